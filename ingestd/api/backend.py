@@ -69,6 +69,12 @@ class Backend(ABC):
         Raises `ConfigError` if it can never work with this configuration, `Unavailable` if it may work later.
         """
 
+    async def receive_copy(self) -> None:  # noqa: B027 - most need nothing
+        """Make an empty store ready for `ingestd store copy`, and keep in it what must never change.
+
+        Raises `ConfigError` if the store was made otherwise, and `Unavailable`.
+        """
+
     @abstractmethod
     async def close(self) -> None:
         """Finish the work in progress and release everything."""

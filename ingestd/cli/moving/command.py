@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from ingestd.api.errors import CommandError
@@ -13,8 +13,10 @@ from ingestd.api.terminal import table
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
-from .copying import Compared, Copying, compare_sides
-from .sides import Side, make_backend, open_side, shown
+from .copying import Compared, compare_sides
+from .digests import sum_up
+from .sides import Side, make_backend, open_sides, shown
+from .store_copy import StoreCopy, refuse_source
 
 __all__ = ["compare", "copy"]
 
@@ -27,13 +29,21 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
         raise CommandError(
             f"a daemon serves from {shown(arguments.source)}; stop it, or add --prepare to copy most of it before that"
         )
-    async with _both(arguments, config, plugins) as (source, target):
-        copying = Copying(source, target, source_is_idle, quiet=arguments.quiet or arguments.json)
+    async with _both(arguments, config, plugins, copying=True) as (source, target):
+
+        async def ends() -> list[int]:
+            return [await side.journal.last() for side in source]
+
+        async def source_is_unchanged() -> bool:
+            return await source_is_idle() and await ends() == before
+
+        before = await ends()
+        run = StoreCopy(source, target, quiet=arguments.quiet or arguments.json)
         compared = None
         if arguments.prepare:
-            await copying.prepare()
+            await run.prepare()
         else:
-            compared = await copying.finish()
+            compared = await run.finish(source_is_unchanged)
     if arguments.json:
         _print_json(compared)
     elif compared is None:
@@ -46,8 +56,8 @@ async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugin
     for option, url in (("--from", arguments.source), ("--to", arguments.target)):
         if await make_backend(option, url, config, plugins).daemons():
             raise CommandError(f"{option}: a daemon serves from {shown(url)}; stop it first")
-    async with _both(arguments, config, plugins) as (source, target):
-        compared = await compare_sides(source, target)
+    async with _both(arguments, config, plugins, copying=False) as (source, target):
+        compared = [await compare_sides(ours, theirs) for ours, theirs in zip(source, target, strict=True)]
     if arguments.json:
         _print_json(compared)
     else:
@@ -55,31 +65,55 @@ async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugin
 
 
 @asynccontextmanager
-async def _both(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> AsyncIterator[tuple[Side, Side]]:
+async def _both(
+    arguments: argparse.Namespace, config: Config, plugins: Plugins, *, copying: bool
+) -> AsyncIterator[tuple[Sequence[Side], Sequence[Side]]]:
     source = make_backend("--from", arguments.source, config, plugins)
     target = make_backend("--to", arguments.target, config, plugins)
     if await target.daemons():
         raise CommandError(f"--to: a daemon serves from {shown(arguments.target)}; stop it first")
     async with (
-        open_side("--from", arguments.source, source) as from_side,
-        open_side("--to", arguments.target, target) as to_side,
+        open_sides("--from", arguments.source, source) as ours,
+        open_sides("--to", arguments.target, target) as theirs,
     ):
-        yield from_side, to_side
+        if len(ours) != len(theirs):
+            raise CommandError(
+                f"{ours[0].url} has {len(ours)} partitions, but {theirs[0].url} has {len(theirs)}: only a store with as"
+                " many can be copied"
+            )
+        if copying:
+            await refuse_source(ours)
+            await target.receive_copy()
+        yield ours, theirs
 
 
-def _lines(compared: Compared) -> Iterator[str]:
-    journal = compared.journal
-    rows = [("journal", f"{journal.last - journal.first + 1} records", journal.digest)]
-    rows += [(each.kind, f"{each.entries} entries", each.digest) for each in compared.state]
+def _lines(compared: Sequence[Compared]) -> Iterator[str]:
+    rows = []
+    for each in compared:
+        journal, place = each.journal, f"journal of {each.name}" if each.name else "journal"
+        rows.append((place, f"{journal.last - journal.first + 1} records", journal.digest))
+    kinds = sum_up(kind for each in compared for kind in each.state)
+    rows += [(each.kind, f"{each.entries} entries", each.digest) for each in kinds]
     for line in table(rows):
         yield f"  {line}"
-    yield f"  cursors: {compared.cursors}"
+    yield f"  cursors: {sum(each.cursors for each in compared)}"
 
 
-def _print_json(compared: Compared | None) -> None:
+def _print_json(compared: Sequence[Compared] | None) -> None:
     told: dict[str, object] = {"finished": compared is not None}
     if compared is not None:
-        told["journal"] = compared.journal._asdict()
-        told["state"] = [each._asdict() for each in compared.state]
-        told["cursors"] = compared.cursors
+        parts = [_told(each) for each in compared]
+        if len(parts) > 1:
+            names = [{"partition": each.name} for each in compared]
+            told["partitions"] = [name | part for name, part in zip(names, parts, strict=True)]
+        else:
+            told |= parts[0]
     write([json.dumps(told)])
+
+
+def _told(compared: Compared) -> dict[str, object]:
+    return {
+        "journal": compared.journal._asdict(),
+        "state": [each._asdict() for each in compared.state],
+        "cursors": compared.cursors,
+    }

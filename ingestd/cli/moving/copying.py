@@ -1,14 +1,14 @@
-"""The copy of a store: what a run does, in which order, and what a later run continues."""
+"""The copy of a partition: what a run does, in which order, and what a later run continues."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.cli.sinks.progress_bar import ProgressBar
-from ingestd.storage.copy_mark import CopyMark, clear_mark, read_mark, write_mark
+from ingestd.storage.copy_mark import CopyMark, write_mark
 
 from .digests import Digests, KindDigest
 from .journals import JournalDigest, compare_journals, copy_cursors, copy_records, differing_cursors
@@ -23,41 +23,35 @@ _NAMED = 5  # entries in a message
 
 
 class Compared(NamedTuple):
-    """What both sides have."""
+    """What both sides have in a partition."""
 
+    name: str
+    """The name of the partition, which is empty if it is the only one."""
     journal: JournalDigest
     state: Sequence[KindDigest]
     cursors: int
 
 
 class Copying:
-    """A run of a copy. `source_is_idle` tells whether no daemon serves from the source."""
+    """The copy of one partition. `mark` says what earlier runs have done."""
 
-    def __init__(
-        self, source: Side, target: Side, source_is_idle: Callable[[], Awaitable[bool]], *, quiet: bool
-    ) -> None:
+    def __init__(self, source: Side, target: Side, mark: CopyMark, *, quiet: bool) -> None:
         self._source = source
         self._target = target
-        self._source_is_idle = source_is_idle
+        self._mark = mark
         self._quiet = quiet
 
-    async def prepare(self) -> CopyMark:
-        """Copy what there is, also beside the source's daemon. The copy stays unfinished. Raises as `finish`."""
-        mark = await self._begin()
-        await self._copy(mark, Digests(times.now()))
-        compared = await compare_journals(self._source, self._target, mark.compared_to, repair=True, serving=True)
-        mark.compared_to = compared.last
-        await write_mark(self._target.store, mark)
-        return mark
+    async def prepare(self) -> None:
+        """Copy what there is, also beside the source's daemon. Raises as `finish`."""
+        await self._copy(self._mark, Digests(times.now()))
+        compared_to = self._mark.compared_to
+        compared = await compare_journals(self._source, self._target, compared_to, repair=True, serving=True)
+        self._mark.compared_to = compared.last
+        await write_mark(self._target.store, self._mark)
 
     async def finish(self) -> Compared:
-        """Copy the rest, compare both sides, and end the copy.
-
-        Raises `CommandError` if the sides differ, or if the target has other data, and `Unavailable`. The next run
-        continues then.
-        """
-        mark = await self._begin()
-        begun_at = times.now()
+        """Copy the rest, and compare both sides. Raises `CommandError` if they differ, and `Unavailable`."""
+        mark, begun_at = self._mark, times.now()
         ours, theirs = Digests(begun_at), Digests(begun_at)
         await self._copy(mark, ours)
         # A body that was blanked after its record was copied is found only by comparing all records.
@@ -69,29 +63,7 @@ class Copying:
             await remove_others(self._source.contents, self._target.contents)
             await digest_entries(self._target.contents, theirs)
         await _refuse_differences(self._source, self._target, ours, theirs)
-        if not await self._source_is_idle() or await self._source.journal.last() != journal.last:
-            raise CommandError(f"a daemon has served from {self._source.url} meanwhile; stop it, and run this again")
-        await clear_mark(self._target.store)
         return await _compared(self._target, journal, theirs)
-
-    async def _begin(self) -> CopyMark:
-        """The mark of an earlier run, or a new one in an empty target."""
-        source, target = self._source, self._target
-        if await read_mark(source.store) is not None:
-            raise CommandError(f"{source.url} is itself an unfinished copy; finish it first")
-        if source.store.loss is not None:
-            raise CommandError(f"{source.url}: {source.store.loss}; run `ingestd store acknowledge-loss` there first")
-        if await _is_empty(source):
-            raise CommandError(f"{source.url} is empty, so there is nothing to copy")
-        mark = await read_mark(target.store)
-        if mark is None:
-            if not await _is_empty(target):
-                raise CommandError(f"{target.url} has data already, which a copy would mix with; name an empty store")
-            mark = CopyMark(source.url, times.now())
-            await write_mark(target.store, mark)
-        elif mark.source != source.url:
-            raise CommandError(f"{target.url} is an unfinished copy of {mark.source}, not of {source.url}")
-        return mark
 
     async def _copy(self, mark: CopyMark, digests: Digests) -> None:
         """Copy all that the target lacks, and add the source's entries to the digests."""
@@ -114,12 +86,13 @@ class Copying:
                 bar.say(f"{seen} entries of state compared, {changed} copied")
 
         changed = await copy_entries(source.contents, target.contents, digests, tell)
-        bar.say(f"{changed} entries of state copied")
+        place = f"partition {target.name}: " if target.name else ""
+        bar.say(f"{place}{changed} entries of state copied")
         await copy_cursors(source, target)
 
 
 async def compare_sides(source: Side, target: Side) -> Compared:
-    """Compare two stores that no daemon serves from. Raises `CommandError`, which names what differs."""
+    """Compare two partitions that no daemon serves from. Raises `CommandError`, which names what differs."""
     begun_at = times.now()
     ours, theirs = Digests(begun_at), Digests(begun_at)
     journal = await compare_journals(source, target, 0)
@@ -138,19 +111,14 @@ async def _refuse_differences(source: Side, target: Side, ours: Digests, theirs:
             if len(named) == _NAMED:
                 break
         which = f": {', '.join(named)}" if named else ""
-        raise CommandError(f"the copy differs from the source in entries of {', '.join(kinds)}{which}")
+        raise CommandError(f"{_copy(target)} differs from the source in entries of {', '.join(kinds)}{which}")
     if cursors := await differing_cursors(source, target):
-        raise CommandError(f"the copy differs from the source in the cursors of {', '.join(cursors)}")
+        raise CommandError(f"{_copy(target)} differs from the source in the cursors of {', '.join(cursors)}")
 
 
 async def _compared(target: Side, journal: JournalDigest, state: Digests) -> Compared:
-    return Compared(journal, [*state.of_kinds(times.now())], len(await target.journal.cursors()))
+    return Compared(target.name, journal, [*state.of_kinds(times.now())], len(await target.journal.cursors()))
 
 
-async def _is_empty(side: Side) -> bool:
-    if await side.journal.last() or await side.journal.cursors():
-        return False
-    async for some in side.contents.entries():
-        if some:
-            return False
-    return True
+def _copy(target: Side) -> str:
+    return f"partition {target.name} of the copy" if target.name else "the copy"

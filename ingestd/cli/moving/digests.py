@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ingestd.api.contents import Entry, kind_of
 
-__all__ = ["Digests", "KindDigest"]
+__all__ = ["Digests", "KindDigest", "sum_up"]
 
 _MINUTE = 60_000  # milliseconds
 _DAY = 86_400_000
@@ -53,3 +53,12 @@ class Digests:
     def differing(self, other: Digests, now: int) -> list[str]:
         """The kinds of which the two sides have different entries."""
         return sorted({each.kind for each in {*self.of_kinds(now)} ^ {*other.of_kinds(now)}})
+
+
+def sum_up(digests: Iterable[KindDigest]) -> list[KindDigest]:
+    """The digests of several partitions by kind, as if all their entries were in one."""
+    found: dict[str, tuple[int, int]] = {}
+    for each in digests:
+        entries, total = found.get(each.kind, (0, 0))
+        found[each.kind] = entries + each.entries, (total + int(each.digest, 16)) % _MODULUS
+    return [KindDigest(kind, entries, f"{total:032x}") for kind, (entries, total) in sorted(found.items())]

@@ -55,7 +55,7 @@ async def _align(source: Side, target: Side) -> int:
     extent, there = await source.journal.extent(), await target.journal.extent()
     if there.last > extent.last:
         raise CommandError(
-            f"the journal of {target.url} ends at {there.last}, after that of {source.url} at {extent.last}:"
+            f"the journal of {target} ends at {there.last}, after that of {source} at {extent.last}:"
             " it is no copy of it; begin with an empty target"
         )
     while await target.journal.trim(min(extent.first - 1, there.last), _TRIMMED):
@@ -69,7 +69,7 @@ async def _align(source: Side, target: Side) -> int:
 async def _append(target: Side, records: Sequence[Record]) -> int:
     last = await target.journal.commit(records, target.store.begin(times.now()))
     if last != records[-1].position:
-        raise CommandError(f"another program writes to {target.url}; stop it, and begin with an empty target")
+        raise CommandError(f"another program writes to {target}; stop it, and begin with an empty target")
     return last
 
 
@@ -84,8 +84,8 @@ async def compare_journals(
     extent, there = await source.journal.extent(), await target.journal.extent()
     if (there.first, there.last) != (extent.first, extent.last) and not serving:
         raise CommandError(
-            f"the copy differs from the source: {source.url} has the records {extent.first} to {extent.last},"
-            f" and {target.url} has {there.first} to {there.last}"
+            f"the copy differs from the source: {source} has the records {extent.first} to {extent.last},"
+            f" and {target} has {there.first} to {there.last}"
         )
     after = max(after, extent.first - 1)
     digest = blake2b(digest_size=16)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from ingestd.api.backend import Backend
+from ingestd.api.backend import Backend, Partition
 from ingestd.api.contents import Contents
-from ingestd.api.errors import CommandError, ConfigError
+from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.journal import Journal
 from ingestd.api.nearest import nearest
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
-__all__ = ["Side", "make_backend", "open_side", "shown"]
+__all__ = ["Side", "make_backend", "open_sides", "shown"]
 
 _APART = ("consumer-step", "entered-step")
 """Kinds that only the two stores of a separate journal have."""
@@ -24,13 +24,18 @@ _APART = ("consumer-step", "entered-step")
 
 @dataclass(frozen=True)
 class Side:
-    """An open store."""
+    """An open partition of a store."""
 
     url: str
-    """Without a password."""
+    """The URL of the store without a password."""
+    name: str
+    """The name of the partition, which is empty if it is the only one."""
     store: Store
     journal: Journal
     contents: Contents
+
+    def __str__(self) -> str:
+        return f"partition {self.name} of {self.url}" if self.name else self.url
 
 
 def make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Backend:
@@ -47,27 +52,34 @@ def make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Bac
 
 
 @asynccontextmanager
-async def open_side(option: str, url: str, backend: Backend) -> AsyncIterator[Side]:
-    """Open a back end for this command. Raises `CommandError` if it cannot be copied, and as `Backend.open` does."""
+async def open_sides(option: str, url: str, backend: Backend) -> AsyncIterator[Sequence[Side]]:
+    """Open a back end for this command: a side for each partition.
+
+    Raises `CommandError` if it cannot be copied, `Unavailable` without any of its partitions, and as `Backend.open`.
+    """
     await backend.open(serving=False)
     try:
-        if len(backend.partitions) > 1:
-            raise CommandError(f"{option}: a store with several partitions cannot be copied yet")
-        (partition,) = backend.partitions
-        if partition.contents is None:
-            raise CommandError(f"{option}: the plugin of this store does not offer copying")
-        side = Side(shown(url), partition.store, partition.journal, partition.contents)
-        await _refuse_apart(option, side)
-        yield side
+        sides = [_side(option, url, partition) for partition in backend.partitions]
+        for side in sides:
+            await _refuse_apart(option, side)
+        yield sides
     finally:
         await backend.close()
+
+
+def _side(option: str, url: str, partition: Partition) -> Side:
+    if partition.contents is None:
+        raise CommandError(f"{option}: the plugin of this store does not offer copying")
+    if partition.name and (problem := partition.problem()) is not None:
+        raise Unavailable(f"{option}: partition {partition.name}: {problem}")
+    return Side(shown(url), partition.name, partition.store, partition.journal, partition.contents)
 
 
 async def _refuse_apart(option: str, side: Side) -> None:
     for kind in _APART:
         async for _ in side.store.scan(kind):
             raise CommandError(
-                f"{option}: {side.url} is one of two stores, since [journal] url had another value than [store] url;"
+                f"{option}: {side} is one of two stores, since [journal] url had another value than [store] url;"
                 " only a store with state and journal can be copied"
             )
 

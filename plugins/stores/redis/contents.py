@@ -33,7 +33,8 @@ class RedisContents(Contents):
     async def entries(self) -> AsyncIterator[Sequence[Entry]]:
         # A scan may give a key twice. Large stores are scanned several times, each time for a part of the keys, so that
         # the remembered keys of a scan need a bounded memory.
-        ((size,),) = [await self._database.pipeline(("DBSIZE",))]
+        slot = self._database.slot
+        (size,) = await self._database.pipeline(("DBSIZE",) if slot is None else ("CLUSTER", "COUNTKEYSINSLOT", slot))
         parts = size // _SEEN + 1
         for kind in ("string", "hash", "zset"):
             for part in range(parts):
@@ -46,20 +47,33 @@ class RedisContents(Contents):
         prefix = self._database.prefix
         seen: set[str] = set()
         waiting: list[str] = []
-        position = 0
-        while True:
-            command = ("SCAN", position, "MATCH", literal(prefix) + "*", "COUNT", _SCANNED, "TYPE", kind)
-            ((position, found),) = await self._database.pipeline(command)
-            position = int(position)
+        async for found in self._keys(kind):
             for raw in found:
                 key = raw.decode()[len(prefix) :]
                 match = _KEY.fullmatch(key)
                 if match and int(match[1][:8], 16) % parts == part and key not in seen:
                     seen.add(key)
                     waiting.append(key)
-            while len(waiting) >= _PAGE or (waiting and not position):
+            while len(waiting) >= _PAGE:
                 yield waiting[:_PAGE]
                 waiting = waiting[_PAGE:]
+        if waiting:
+            yield waiting
+
+    async def _keys(self, kind: str) -> AsyncIterator[Sequence[bytes]]:
+        """The keys of one type in pages, of whatever use; a key may come twice."""
+        prefix = self._database.prefix
+        if self._database.slot is not None:
+            async for keys in self._database.keys(prefix):
+                types = await self._database.pipeline(*(("TYPE", key) for key in keys))
+                yield [key for key, found in zip(keys, types, strict=True) if found == kind.encode()]
+            return
+        position = 0
+        while True:
+            command = ("SCAN", position, "MATCH", literal(prefix) + "*", "COUNT", _SCANNED, "TYPE", kind)
+            ((position, found),) = await self._database.pipeline(command)
+            position = int(position)
+            yield found
             if not position:
                 return
 

@@ -43,7 +43,7 @@ class Database:
         self.entries = make_entries(self.link)
         """The cache of all transactions of events."""
         self.sentinels = pool.sentinels if isinstance(pool, SentinelPool) else None
-        self._slot = pool.slot if isinstance(pool, SlotPool) else None
+        self.slot = pool.slot if isinstance(pool, SlotPool) else None
         """The slot of all keys; None outside of a cluster."""
         self._read_from: str | None = None
         """The server of the last `pipeline`."""
@@ -96,7 +96,7 @@ class Database:
             connection = await self._pool.get_connection()
             try:
                 asked = [("GET", f"{self.prefix}store-id"), *commands]
-                if self._slot is not None:
+                if self.slot is not None:
                     # No key has this name. So a node refuses this while it moves the slot to another node, key by key.
                     asked.append(("EXISTS", self.prefix))
                 await connection.send_packed_command(connection.pack_commands(asked))
@@ -116,11 +116,11 @@ class Database:
 
     async def keys(self, beginning: str) -> AsyncIterator[list[bytes]]:
         """All keys that begin so, in pages; a key may come twice. Raises `Unavailable`."""
-        if self._slot is not None:
+        if self.slot is not None:
             # A scan would go through the keys of all slots of the node.
-            (count,) = await self.pipeline(("CLUSTER", "COUNTKEYSINSLOT", self._slot))
+            (count,) = await self.pipeline(("CLUSTER", "COUNTKEYSINSLOT", self.slot))
             if count <= _KEYS_AT_ONCE:
-                (keys,) = await self.pipeline(("CLUSTER", "GETKEYSINSLOT", self._slot, 2 * _KEYS_AT_ONCE))
+                (keys,) = await self.pipeline(("CLUSTER", "GETKEYSINSLOT", self.slot, 2 * _KEYS_AT_ONCE))
                 found = [key for key in keys if key.startswith(beginning.encode())]
                 for first in range(0, len(found), _SCANNED):
                     yield found[first : first + _SCANNED]

@@ -68,7 +68,7 @@ class ClusterBackend(Backend):
         self._slots = [key_slot(prefix.encode()) for prefix in prefixes]
         self.backends = [self._make_partition(url, number, prefix) for number, prefix in enumerate(prefixes)]
         self._partitions = [
-            Partition(name, backend.store, backend.journal, partial(self._problem_of, number))
+            Partition(name, backend.store, backend.journal, partial(self._problem_of, number), backend.contents)
             for number, (name, backend) in enumerate(zip(self._names, self.backends, strict=True))
         ]
         self._away: dict[int, str] = {}
@@ -151,6 +151,9 @@ class ClusterBackend(Backend):
     def _opened(self) -> list[RedisBackend]:
         return [backend for number, backend in enumerate(self.backends) if number not in self._away]
 
+    async def receive_copy(self) -> None:
+        await self._keep_number(serving=True)
+
     async def _keep_number(self, *, serving: bool) -> None:
         """The number of partitions is kept in the slot of the first. Raises `ConfigError` for another number.
 
@@ -164,8 +167,7 @@ class ClusterBackend(Backend):
         if kept is not None and int(kept) != number:
             raise ConfigError(
                 f"plugins.redis.partitions is {number}, but the store was made with {int(kept)}, which cannot change."
-                f" Set [plugins.redis] partitions = {int(kept)}, or copy the store to another prefix or cluster"
-                " (ingestd store copy)"
+                f" Set [plugins.redis] partitions = {int(kept)}, or begin an empty store under another prefix"
             )
 
     async def close(self) -> None:
