@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from tests.support.cluster_shop import key_of
 from tests.support.redis_cluster import redis_cluster
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.zipf import zipf_sizes
@@ -63,9 +64,9 @@ def memory_of(server: Server) -> float:
     return int(found[1]) / 1000
 
 
-def measure(side: str, seconds: float, rounds: int) -> None:
+def measure(side: str, seconds: int, rounds: int) -> None:
     sizes = zipf_sizes(TENANTS, 1000)
-    keys = [f"tenant-{number}" for number, size in enumerate(sizes) for _ in range(size)]
+    keys = [key_of(f"tenant-{number}") for number, size in enumerate(sizes) for _ in range(size)]
     random.Random(1).shuffle(keys)
     declared = ", ".join(f'{{ id = "{key}", kind = "public", tenant = "{key}" }}' for key in sorted({*keys}))
     lines = [json.dumps(body) for body in usual()]
@@ -100,7 +101,7 @@ def measure(side: str, seconds: float, rounds: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=4, help="length of a round (default 4)")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each load (default 3)")
     arguments = parser.parse_args()
     if shutil.which("redis-server") is None:
