@@ -50,6 +50,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.flood $(BENCH_FLOOD)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
+	@$(BIN)/python -m benchmarks.cluster $(BENCH_CLUSTER)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/pip install --quiet --editable '.[parquet]'
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)

@@ -129,7 +129,8 @@ class Runner:
             try:
                 await self._work()
             except LeaseLost as error:
-                _log.info("%s: %s", self._label, error)
+                # All consumers of many partitions move when a daemon comes or goes.
+                _log.log(logging.INFO if self._label == self.name else logging.DEBUG, "%s: %s", self._label, error)
                 # The cursor is probably free: a step that is not in the journal yet also ends the lease.
                 self.tried = False
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
