@@ -2,7 +2,7 @@
 
 Catching up is the whole way of a backlog from the journal (SQLite with synchronous=FULL) into the table, in batches of
 10,000. It is compared with plain inserts of the same bytes, prepared beforehand, one after the other, into the same
-table. Both sides share the machine with the server.
+table. Both sides use one core, and the server uses another.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
+import os
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
 from .attribution import record
 from .beside import beside
+from .servers import on_core
 from .shop import usual
 from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill
 
@@ -103,8 +105,12 @@ def main() -> int:
     if shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin:/usr/local/bin") is None:
         print("clickhouse: skipped, because clickhouse-server is not installed")
         return 0
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[-1]})
     with clickhouse_server() as server:
-        catching_up(server, rounds)
+        with on_core(cores[0]):
+            catching_up(server, rounds)
+        os.sched_setaffinity(0, cores)
         sink = (
             f'url = "{server.url}"\npassword = "{server.password}"\nbatch = {{ max_events = 20000, max_wait = "1s" }}'
         )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from .check_result import CheckResult
 from .contents import Contents
+from .errors import CommandError
 from .journal import Journal
 from .store import Store
 
@@ -99,3 +101,18 @@ class Backend(ABC):
         `ingestd reload` finds daemons by this. It must create nothing. Raises `ConfigError`, `Unavailable`, `OSError`.
         """
         return ()
+
+    async def back_up(self, file: Path) -> None:
+        """Write all data, as it is at one moment, to a new file that only its owner can read.
+
+        Callers do not call `open` first, and a daemon may be running. Raises `CommandError`, `ConfigError`, `OSError`.
+        """
+        raise CommandError("this store makes no backups: use the tools of its server")
+
+    async def restore(self, file: Path) -> Path | None:
+        """Replace all data by a backup. Returns where the former data is kept, if there was any.
+
+        The store has a loss of data after that. Callers do not call `open` first. Raises `CommandError`, also if a
+        daemon is running, `ConfigError`, `OSError`.
+        """
+        raise CommandError("this store restores no backups: use the tools of its server")

@@ -153,6 +153,22 @@ def register(cli: _CommandLine) -> None:
     )
     moving.add_compare_arguments(parser)
     parser = cli.add_offline(
+        "store",
+        "backup",
+        back_up_store,
+        help="write a checked copy of the SQLite store to a new file, also beside a running daemon",
+        examples=["ingestd store backup /var/lib/ingestd/backup/monday.db"],
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the file to write; it must not exist")
+    parser = cli.add_offline(
+        "store",
+        "restore",
+        restore_store,
+        help="replace the SQLite store by a backup, and keep the former file",
+        examples=["ingestd store restore /var/lib/ingestd/backup/monday.db"],
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
+    parser = cli.add_offline(
         "",
         "forget",
         forget.forget,
@@ -242,6 +258,18 @@ async def compare_stores(arguments: argparse.Namespace, config: Config, plugins:
     from .moving.command import compare
 
     await compare(arguments, config, plugins)
+
+
+async def back_up_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .backups import back_up
+
+    await back_up(arguments, config, plugins)
+
+
+async def restore_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .backups import restore
+
+    await restore(arguments, config, plugins)
 
 
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -22,6 +22,13 @@ class _Part(NamedTuple):
     reading: asyncio.Task[Sequence[Record]]
 
 
+class _Rest(NamedTuple):
+    """Records that were read, but not used yet. They follow a position."""
+
+    after: int
+    records: Sequence[Record]
+
+
 class ReadAhead:
     """Reads a journal in order, in parts of at most `limit` records. It reads two parts ahead if there are more."""
 
@@ -29,9 +36,20 @@ class ReadAhead:
         self._journal = journal
         self._limit = limit
         self._parts: deque[_Part] = deque()
+        self._rest = _Rest(0, ())
 
     async def read(self, after: int, *, removed: int) -> Sequence[Record]:
         """The next records after a position. Parts that were read before the removal up to `removed` are read again."""
+        rest, self._rest = self._rest, _Rest(0, ())
+        if rest.records and rest.after == after >= removed:
+            return [*rest.records, *await self._read_part(rest.records[-1].position, removed=removed)]
+        return await self._read_part(after, removed=removed)
+
+    def put_back(self, after: int, records: Sequence[Record]) -> None:
+        """Put the last records of a read back. The next read begins with them, and they follow the position `after`."""
+        self._rest = _Rest(after, records)
+
+    async def _read_part(self, after: int, *, removed: int) -> Sequence[Record]:
         records: Sequence[Record] = ()
         if self._parts and self._parts[0].after == after >= removed:
             records = await self._parts.popleft().reading
@@ -46,7 +64,7 @@ class ReadAhead:
 
     async def peek(self, *, removed: int) -> Sequence[Record]:
         """The records that `read` will probably return next. Empty if their read has not begun or has failed."""
-        if not self._parts or self._parts[0].after < removed:
+        if self._rest.records or not self._parts or self._parts[0].after < removed:
             return ()
         reading = self._parts[0].reading
         if not reading.done():
@@ -54,6 +72,7 @@ class ReadAhead:
         return reading.result() if _succeeded(reading) else ()
 
     async def forget(self) -> None:
+        self._rest = _Rest(0, ())
         parts, self._parts = self._parts, deque()
         for part in parts:
             part.reading.cancel()

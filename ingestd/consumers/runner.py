@@ -129,7 +129,8 @@ class Runner:
             try:
                 await self._work()
             except LeaseLost as error:
-                _log.info("%s: %s", self._label, error)
+                # All consumers of many partitions move when a daemon comes or goes.
+                _log.log(logging.INFO if self._label == self.name else logging.DEBUG, "%s: %s", self._label, error)
                 # The cursor is probably free: a step that is not in the journal yet also ends the lease.
                 self.tried = False
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
@@ -287,6 +288,7 @@ class Runner:
             if not more:
                 break
             records = [*records, *more]
+        records = self._cut(records)
         status = self.status
         status.in_hand, status.reached = len(records), records[-1].position
         gap = status.reached - self._reached - len(records)
@@ -295,6 +297,14 @@ class Runner:
             status.oldest_at = records[0].at
         status.last = max(status.last, status.reached)
         return records
+
+    def _cut(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records of one step. The others begin the next step, which would otherwise have only these."""
+        most = self.consumer.max_records
+        if len(records) <= most or self.consumer.wants_more(records[:most]):
+            return records
+        self._ahead.put_back(records[most - 1].position, records[most:])
+        return records[:most]
 
     async def _wait(self, patience: float | None) -> bool:
         consumer, after = self.consumer, self._reached

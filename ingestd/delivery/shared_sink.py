@@ -32,6 +32,8 @@ class SharedSink:
     async def open(self, user: object) -> None:
         """Open the sink, unless another user has done so. It may be called again after a failure."""
         self._users.add(user)
+        if self._is_open:  # it need not wait for a turn
+            return
         async with self.turn:
             if not self._is_open:
                 self._is_closed = False

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
-from ingestd.api.errors import ConfigError, Unavailable
-from ingestd.api.journal import Journal
+from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
@@ -59,11 +58,6 @@ class Backends:
         journal = SplitJournal(apart.journal, apart.store, backend.store)
         return Partition("", backend.store, journal, self.problem)
 
-    @property
-    def journal(self) -> Journal:
-        """The journal of the first partition."""
-        return self.partitions[0].journal
-
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""
         return partition_of(tenant, self.partitions)
@@ -110,6 +104,13 @@ class Backends:
                 raise ConfigError(
                     f"{config.place(option)}: only one daemon can have it, but --shared is for several daemons; {cure}"
                 )
+
+    @property
+    def single(self) -> Backend:
+        """The back end of both state and journal. Raises `CommandError` if they belong to two."""
+        if len(self._all) > 1:
+            raise CommandError("[journal] url and [store] url are two stores, and a copy of one does not fit the other")
+        return self._all[0]
 
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)

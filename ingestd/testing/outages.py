@@ -123,7 +123,7 @@ async def _backends() -> AsyncIterator[Backends]:
 async def _running(backends: Backends, consumer: SinkConsumer) -> AsyncIterator[Consumers]:
     died: list[BaseException] = []
     consumers = Consumers(
-        backends.journal,
+        backends.partitions[0].journal,
         backends.store,
         [consumer],
         died=lambda _, error: died.append(error),
@@ -142,7 +142,7 @@ async def _running(backends: Backends, consumer: SinkConsumer) -> AsyncIterator[
 
 
 async def _append(backends: Backends, records: Sequence[Record]) -> None:
-    await backends.journal.commit(records, backends.store.begin(times.now()))
+    await backends.partitions[0].journal.commit(records, backends.store.begin(times.now()))
 
 
 async def _until(condition: Callable[[], bool]) -> None:

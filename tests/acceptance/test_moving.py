@@ -138,6 +138,9 @@ def test_a_move_that_is_prepared_beside_the_daemon(tmp_path: Path, redis_url: st
     done = run_ingestd("serve", config=shop.config)
     told = refused(done, 78)
     assert "store.url: the copy of sqlite:ingestd.db to this store is unfinished; finish it with" in told
+    check = run_ingestd("check", config=shop.config)
+    assert check.returncode == 78
+    assert "the copy of sqlite:ingestd.db to this store is unfinished" in check.stdout
     name(shop, redis_url, SQLITE)
     moved(shop, SQLITE, redis_url)
     assert shop.exported() == records

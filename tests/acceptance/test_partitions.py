@@ -18,10 +18,28 @@ from tests.support.sqlite_lock import locked
 
 CONSUMERS = "sink:archive", "attribution"
 
+PICKY = """
+from ingestd.api import hookimpl
+from ingestd.api.errors import SinkReject
+from ingestd.api.sink import Sink
+
+
+class Picky(Sink):
+    async def write(self, batch):
+        wrong = {index: "too bad" for index, record in enumerate(batch) if b"spoilt" in record.body}
+        if wrong:
+            raise SinkReject(wrong)
+
+
+@hookimpl
+def register_sinks(register):
+    register("picky", Picky)
+"""
+
 
 @pytest.fixture(autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with partitions_installed(tmp_path_factory.mktemp("site")):
+    with partitions_installed(tmp_path_factory.mktemp("site"), {"picky": PICKY}):
         yield
 
 
@@ -85,6 +103,27 @@ def test_a_partition_that_cannot_store_refuses_only_its_own_tenants(shop: Partit
     assert sorted(record["id"] for record in shop.archived()) == sorted(ids)
 
 
+def test_the_counts_of_a_sink_are_those_of_all_partitions(tmp_path: Path) -> None:
+    shop = PartitionedShop(tmp_path)
+    allowed = json.dumps(shop.tenants[:2])
+    shop.config.write_text(
+        shop.config.read_text() + f'[sinks.picky]\ntype = "picky"\nfilter = {{ tenants = {allowed} }}\n'
+    )
+
+    def count(name: str) -> float:
+        return daemon.metric(f'ingestd_sink_{name}{{sink="picky"}}')
+
+    with shop.serve() as daemon:
+        for number in range(10):
+            assert send(daemon, shop, "spoilt" if number % 5 == 0 else f"visitor {number}") == [200, 200, 200]
+        wait_until(lambda: shop.is_done("sink:picky"))
+        wait_until(lambda: (count("delivered_total"), count("filtered_total"), count("dead_letters")) == (16, 10, 4))
+        wait_until(lambda: daemon.metric("ingestd_journal_records") == 30)
+        assert count("pending") == 0
+        daemon.read_log()
+    assert [line for line in daemon.log if "too bad" in line]
+
+
 def test_a_daemon_is_not_ready_if_no_partition_can_store(shop: PartitionedShop) -> None:
     with shop.serve() as daemon:
         with locked(shop.file(0)), locked(shop.file(1)), locked(shop.file(2)):
@@ -110,7 +149,11 @@ def test_a_daemon_starts_without_a_partition_that_is_away(shop: PartitionedShop)
 
 def test_a_full_journal_refuses_only_the_tenants_of_its_partition(tmp_path: Path) -> None:
     stuck = 'type = "webhook"\nurl = "http://127.0.0.1:9"'
-    tables = {"journal": 'max_size = "20kB"\non_full = "refuse"', "sinks.stuck": stuck}
+    tables = {
+        "journal": 'max_size = "20kB"\non_full = "refuse"',
+        "sinks.stuck": stuck,
+        "http": 'shutdown_timeout = "100ms"',
+    }
     shop = PartitionedShop(tmp_path, tables)
     with shop.serve() as daemon:
         key = shop.keys[shop.tenants[1]].id

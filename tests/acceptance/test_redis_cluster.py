@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.cluster_shop import ClusterShop
+from tests.support.cluster_shop import ClusterShop, key_of
 from tests.support.daemon import Daemon, run_ingestd
 from tests.support.journeys import TRACK
 from tests.support.ports import own_host
@@ -47,7 +47,7 @@ def post(daemon: Daemon, tenant: str, visitor: str, **members: Any) -> int:
     """Send a page view with `members`, and return the status; 0 without an answer."""
     body = {"key": "Page View", "data": {}, "anonymousId": visitor, **members}
     try:
-        return daemon.post(TRACK, body, tenant).status
+        return daemon.post(TRACK, body, key_of(tenant)).status
     except (OSError, http.client.HTTPException):
         return 0
 

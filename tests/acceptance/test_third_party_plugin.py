@@ -92,7 +92,7 @@ PLUGIN = '''
 
 
     async def greet(arguments, daemon):
-        print(f"hello {arguments.name}, {await daemon.journal.last()} records")
+        print(f"hello {arguments.name}, {sum([await each.journal.last() for each in daemon.partitions])} records")
 '''
 
 

@@ -105,7 +105,7 @@ class Target:
     def exported(self) -> list[dict[str, Any]]:
         async def read() -> list[dict[str, Any]]:
             async with open_backends(self._config, self._plugins) as backends:
-                return [record.decode() for record in await backends.journal.read(0, 1000)]
+                return [record.decode() for record in await backends.partitions[0].journal.read(0, 1000)]
 
         return asyncio.run(read())
 

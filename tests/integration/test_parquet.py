@@ -380,6 +380,20 @@ async def test_a_storage_that_refuses_is_a_failure_of_the_sink_without_secrets(
     await sink.close()
 
 
+async def test_a_missing_bucket_is_a_failure_of_the_sink_until_it_exists(s3: S3Server, tmp_path: Path) -> None:
+    table = {"url": "s3://missing/lake", "storage": s3.storage}
+    sink = configured(ParquetSink, "lake", table, tmp_path)
+    for attempt in (sink.check, sink.open):
+        with pytest.raises(SinkRetry, match="there is no bucket missing"):
+            await attempt()
+    s3.files().create_dir("missing")
+    await sink.check()
+    await sink.open()
+    await store(sink, make_records(1))
+    await sink.close()
+    assert numbers_in_bucket(s3, "missing/lake") == [1]
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -117,8 +117,6 @@ async def test_the_partitions_share_one_sink_whose_calls_never_overlap(tmp_path:
             await until(lambda: status.delivered == 3601)
     assert sorted(sink.tenants) == ["shop 0"] * 1200 + ["shop 1"] * 1200 + ["shop 2"] * 1201
     assert sink.calls == ["open", *["write"] * 10, "close"]
-    firsts = [sink.tenants.index(f"shop {number}") for number in range(PARTITIONS)]
-    assert max(firsts) <= 1000  # each had a turn before another one had its second
 
 
 @pytest.mark.logs("partition 1", "database is locked", "the event store", "store is")

@@ -18,8 +18,9 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, StreamConfig
 
-from ingestd.api.options import Url
+from ingestd.api.options import Secret, Url
 from ingestd.api.sink import Sink
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.plugins.sinks.postgres import PostgresSink
@@ -28,6 +29,7 @@ from ingestd.plugins.sinks.stdout import StdoutSink
 from ingestd.plugins.sinks.webhook import WebhookSink
 from ingestd.testing.outages import deliver_through
 from ingestd.testing.sinks import make_records
+from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 from tests.support.daemon import Reply
 from tests.support.disks import small_disk
 from tests.support.nats_server import NatsServer, nats_server
@@ -188,6 +190,91 @@ async def test_postgres_that_refuses_rows_loses_no_record(postgres: PostgresServ
 
     sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(postgres.url()), table=table))
     await assert_survives(sink, refusing, read)
+
+
+# ClickHouse
+
+
+@pytest.fixture(scope="module")
+def clickhouse() -> Iterator[ClickHouseServer]:
+    with clickhouse_server() as server:
+        yield server
+
+
+_SWAPPED_BACK = "RENAME TABLE {0} TO {0}_other, {0}_kept TO {0}"
+_TROUBLES = {
+    # The statements that begin the trouble, those that end it, and the settings of the server meanwhile.
+    "too many parts": (
+        [
+            "CREATE TABLE {0}_full AS {0} ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(received_at)"
+            " ORDER BY (received_at, id) SETTINGS parts_to_delay_insert = 1, parts_to_throw_insert = 1",
+            "INSERT INTO {0}_full SELECT * FROM {0}",
+            "RENAME TABLE {0} TO {0}_kept, {0}_full TO {0}",
+        ],
+        [_SWAPPED_BACK],
+        None,
+    ),
+    "another table": (
+        [
+            "CREATE TABLE {0}_new (id String) ENGINE = MergeTree ORDER BY id",
+            "RENAME TABLE {0} TO {0}_kept, {0}_new TO {0}",
+        ],
+        [_SWAPPED_BACK],
+        None,
+    ),
+    "a column is gone": (
+        ["ALTER TABLE {0} DROP COLUMN user_id"],
+        ["ALTER TABLE {0} ADD COLUMN user_id Nullable(String)"],
+        None,
+    ),
+    "read-only": ([], [], "<readonly>1</readonly>"),
+    "memory": ([], [], "<max_memory_usage>1000</max_memory_usage>"),
+}
+
+
+@pytest.mark.parametrize("trouble", _TROUBLES)
+async def test_clickhouse_that_refuses_rows_loses_no_record(clickhouse: ClickHouseServer, trouble: str) -> None:
+    table = f"t{next(_names)}"
+    begin, end, settings = _TROUBLES[trouble]
+
+    async def run(statements: Sequence[str]) -> None:
+        for statement in statements:
+            await asyncio.to_thread(clickhouse.sql, statement.format(table))
+
+    def restart(settings: str, query: str | None) -> None:
+        clickhouse.kill()
+        clickhouse.configure(settings=settings)
+        clickhouse.start(query)
+
+    @asynccontextmanager
+    async def refusing() -> AsyncIterator[None]:
+        await run(begin)
+        if settings is not None:
+            await asyncio.to_thread(restart, settings, None)
+        yield
+        if settings is not None:
+            await asyncio.to_thread(restart, "", "SELECT 1")
+        await run(end)
+
+    options = ClickHouseSink.Options(url=Url(clickhouse.url), password=Secret(clickhouse.password), table=table)
+    await assert_survives(ClickHouseSink("warehouse", options), refusing, lambda: _rows(clickhouse, table))
+
+
+async def test_clickhouse_that_is_killed_loses_no_record(clickhouse: ClickHouseServer) -> None:
+    table = f"t{next(_names)}"
+
+    @asynccontextmanager
+    async def away() -> AsyncIterator[None]:
+        clickhouse.kill()
+        yield
+        await asyncio.to_thread(clickhouse.start)
+
+    options = ClickHouseSink.Options(url=Url(clickhouse.url), password=Secret(clickhouse.password), table=table)
+    await assert_survives(ClickHouseSink("warehouse", options), away, lambda: _rows(clickhouse, table))
+
+
+def _rows(server: ClickHouseServer, table: str) -> list[dict[str, Any]]:
+    return [json.loads(row["record"]) for row in server.rows(f"SELECT record FROM {table} FINAL ORDER BY position")]
 
 
 # Webhook

@@ -272,6 +272,16 @@ async def test_a_batch_may_have_any_number_of_records(tmp_path: Path) -> None:
     assert sizes == [24_000]
 
 
+async def test_batches_are_full_although_reads_of_the_journal_have_other_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "writes"
+    async with sqlite_backend(tmp_path) as backend:
+        for _ in range(4):
+            await append(backend, make_records(150, extra={"fill": "x" * 20_000}))
+        async with running(backend, fed(TokenSink(path), most=200, size="64MiB")) as (status,):
+            await until(lambda: status.position == 600)
+    assert [len(numbers) for _, numbers in TokenSink(path).writes()] == [200, 200, 200]
+
+
 def test_a_batch_is_a_sequence_with_a_token_of_its_ids() -> None:
     records = make_records(4)
     batch = Batch(records)

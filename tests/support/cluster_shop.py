@@ -9,19 +9,25 @@ from typing import Any
 
 from redis.crc import key_slot
 
+from ingestd.plugins.stores.redis.cluster.tags import partition_tags
+
 from .daemon import Daemon, Shop
 from .partitioned import tenant_in
 from .redis_cluster import RedisCluster
 from .redis_server import RedisServer
 
-__all__ = ["ClusterShop"]
+__all__ = ["ClusterShop", "key_of"]
 
 _PREFIX = "shop:"
 
 
+def key_of(tenant: str) -> str:
+    return f"the-public-key-of-{tenant}"
+
+
 @dataclass
 class ClusterShop(Shop):
-    """A `Shop` with one tenant in each partition. Each tenant has a public key, which has its name.
+    """A `Shop` with one tenant in each partition, whose public key is `key_of` the tenant.
 
     Each daemon has an archive: two processes cannot write to one file.
     """
@@ -33,7 +39,9 @@ class ClusterShop(Shop):
         self.tenants = [tenant_in(index, partitions=self.partitions) for index in range(self.partitions)]
         super().__post_init__()
         self.database.unlink()
-        keys = ", ".join(f'{{ id = "{tenant}", kind = "public", tenant = "{tenant}" }}' for tenant in self.tenants)
+        keys = ", ".join(
+            f'{{ id = "{key_of(tenant)}", kind = "public", tenant = "{tenant}" }}' for tenant in self.tenants
+        )
         text = self.config.read_text().replace('"sqlite:ingestd.db"', f'"{self.cluster.url}"')
         text += f"[plugins.keys]\ndeclared = [{keys}]\n"
         text += f'[plugins.redis]\nprefix = "{_PREFIX}"\npartitions = {self.partitions}\n'
@@ -56,7 +64,7 @@ class ClusterShop(Shop):
 
     def node_of(self, tenant: str) -> RedisServer:
         """The primary of a tenant's partition."""
-        return self.cluster.primary_of(key_slot(f"{{{_PREFIX}{self.tenants.index(tenant):02}}}".encode()))
+        return self.cluster.primary_of(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
 
     def archived_by(self, number: int) -> list[dict[str, Any]]:
         """The archive of a daemon."""

@@ -47,6 +47,10 @@ def partitions_installed(folder: Path, modules: dict[str, str] | None = None) ->
         yield
 
 
+_made: dict[tuple[str, ...], tuple[bytes, dict[str, Key]]] = {}
+"""The file of the first partition with the keys of these tenants. It is made once and copied, as `Shop` does."""
+
+
 @dataclass
 class PartitionedShop(Shop):
     """A `Shop` over several partitions. `keys` are public keys, and `server_keys` server keys: one tenant a partition.
@@ -64,8 +68,14 @@ class PartitionedShop(Shop):
         self.config.write_text(self.config.read_text().replace('"sqlite:ingestd.db"', url))
         self.path = self.folder / "shop.db"
         self.database = self.database.rename(part_file(self.path, 0))
-        self.keys: dict[str, Key] = {tenant: self.create_key("public", tenant) for tenant in self.tenants[1:]}
-        self.keys[self.tenant] = self.public
+        self.keys: dict[str, Key] = {self.tenant: self.public}
+        made = _made.get((*self.tenants,))
+        if made is None:
+            self.keys |= {tenant: self.create_key("public", tenant) for tenant in self.tenants[1:]}
+            _made[*self.tenants,] = self.database.read_bytes(), self.keys
+        else:
+            self.database.write_bytes(made[0])
+            self.keys |= made[1]
 
     def file(self, index: int) -> Path:
         """The file of a partition."""

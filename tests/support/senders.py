@@ -24,9 +24,11 @@ _DAY = 86_400_000
 class Senders:
     """Senders that repeat each message until it is answered. They share the back ends."""
 
-    def __init__(self, backends: Sequence[Backend], count: int) -> None:
+    def __init__(self, backends: Sequence[Backend], count: int, pause: float = 0.0) -> None:
+        """`pause` is the time between two messages of a sender, in seconds."""
         self.answered: list[str] = []
         self.refused = 0
+        self._pause = pause
         self._ending = False
         self._tasks = [
             asyncio.create_task(self._send(backends[number % len(backends)], number)) for number in range(count)
@@ -47,6 +49,7 @@ class Senders:
         while not self._ending:
             count += 1
             await self._until_answered(backend, f"{sender}-{count}")
+            await asyncio.sleep(self._pause)
 
     async def _until_answered(self, backend: Backend, text: str) -> None:
         record, claim = Record("event", NOW, text.encode()), IdempotencyKey(text, "", _DAY)

@@ -9,13 +9,15 @@ from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
-from ingestd.api.errors import IngestdError
+from ingestd.api.errors import ConfigError, IngestdError
 from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.api.missing_partitions import MissingPartitions
+from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.storage.copy_mark import refuse_unfinished
 from ingestd.storage.store_loss import CURE
 
 from .report import Report
@@ -42,6 +44,8 @@ async def look_at_store(
             found = await backends.describe()
             losses = [(partition.name, partition.store.loss) for partition in backends.partitions]
             found += [_loss(name, loss) for name, loss in losses if loss is not None]
+            if (copy := await _unfinished_copy(config, backends.partitions[0].store)) is not None:
+                found.append(copy)
             report.add("store", found)
             partitions, missing = await _look_at_journals(backends.partitions)
             report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
@@ -61,6 +65,14 @@ async def look_at_store(
     except (IngestdError, OSError) as error:
         report.add("store", [fault("store", error)])
     return pid
+
+
+async def _unfinished_copy(config: Config, store: Store) -> CheckResult | None:
+    try:
+        await refuse_unfinished(config.place("store.url"), store)
+    except ConfigError as error:
+        return CheckResult("copy", str(error), "broken")
+    return None
 
 
 def _loss(partition: str, loss: str) -> CheckResult:

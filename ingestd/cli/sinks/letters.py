@@ -24,10 +24,11 @@ from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
 from .durable import read_durable, read_progress
+from .given import Given, Outcome
 from .names import check_configured, check_known, known_sinks
 from .partitions import find_partition, named
 from .progress_bar import ProgressBar
-from .running import Given, Outcome, Run, check_ready, leave, make_feeder, waiting
+from .running import Run, check_ready, leave, make_feeder, waiting
 
 __all__ = ["discard", "list_letters", "retry", "show"]
 

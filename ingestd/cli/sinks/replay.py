@@ -20,11 +20,12 @@ from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
 from .durable import Durable, read_durable
+from .given import Given, Outcome
 from .moments import Point, first_since
 from .names import check_configured
 from .partitions import find_partition
 from .progress_bar import ProgressBar
-from .running import Given, Outcome, Run, check_ready, leave, make_feeder, waiting
+from .running import Run, check_ready, leave, make_feeder, waiting
 
 __all__ = ["replay"]
 

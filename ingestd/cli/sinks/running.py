@@ -8,11 +8,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.config import Config
 from ingestd.consumers.partitions import PartitionConsumers
@@ -24,9 +22,10 @@ from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
 from .durable import Durable
-from .status import daemon_runs
+from .given import Given, Outcome
+from .look import daemon_runs
 
-__all__ = ["Given", "Outcome", "Run", "check_ready", "leave", "make_feeder", "waiting"]
+__all__ = ["Run", "check_ready", "leave", "make_feeder", "waiting"]
 
 _LOOK = 0.2  # seconds between two reads of the progress
 _REST = 5.0  # seconds that the sink may take to become idle after its last command
@@ -56,65 +55,6 @@ def waiting(name: str, given: Sequence[Given]) -> str:
     if len(given) == 1 and not given[0].partition.name:
         return f"command {given[0].number} waits for the daemon that has the sink; {shown}"
     return f"the command waits in {len(given)} partitions for the daemons that have the sink; {shown}"
-
-
-@dataclass
-class Given:
-    """An operator command that was given in a partition, and its progress."""
-
-    partition: Partition
-    number: int
-    count: int
-    """The number of records or dead letters that it goes through."""
-    measure: Callable[[Progress], int]
-    """How many of them it has gone through, by the progress while it is executed."""
-    before: Progress | None = None
-    """The progress when the command began, None if this process has not seen it."""
-    progress: Progress | None = None
-    """The progress when this process has last looked."""
-
-    @property
-    def is_done(self) -> bool:
-        return self.progress is not None and self.progress.command >= self.number
-
-    @property
-    def after(self) -> Progress | None:
-        """The progress when the command ended, or now. None if later commands have been executed since."""
-        is_known = self.progress is not None and self.progress.command <= self.number
-        return self.progress if is_known else None
-
-    @property
-    def reached(self) -> int | None:
-        """The part of `count` that is done, None if the command has not begun."""
-        if self.is_done:
-            return self.count
-        is_next = self.progress is not None and self.progress.command == self.number - 1
-        return self.measure(self.progress) if is_next and self.progress is not None else None
-
-    def see(self, progress: Progress | None) -> None:
-        """Take the present progress. It is the one before the command if that is the next one and has not begun."""
-        self.progress = progress
-        order, at = (0, 0) if progress is None else (progress.command, progress.at)
-        if order == self.number - 1 and not at:
-            self.before = progress or Progress(0)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    given: Sequence[Given]
-    interrupted: int | None
-    """The signal that ended the waiting before the command was done."""
-    elsewhere: bool
-    """Whether a daemon has the sink."""
-
-    def added(self, count: Callable[[Progress], int]) -> int | None:
-        """By how much the commands have raised a count, None if other commands may have raised it too."""
-        sums = 0
-        for each in self.given:
-            if each.before is None or each.after is None:
-                return None
-            sums += count(each.after) - count(each.before)
-        return sums
 
 
 def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:

@@ -1,7 +1,8 @@
 """The `clickhouse` sink: inserts each record as a row of a table, over the HTTP interface.
 
-A batch is one insert with the token of the batch. A server that knows tokens stores a repeated batch once. The table
-replaces rows with the same id, so repeated records in other batches disappear with the next merge.
+A batch is one insert. Its token is made of the ids of the rows, as the token of the batch is, so a server that knows
+tokens stores a repeated batch once. The table replaces rows with the same id, so repeated records in other batches
+disappear with the next merge.
 
 If the server refuses a row, the sink looks at the table again: a column may have changed, which is no fault of a
 record. Otherwise it finds the faulty records by the row that the server names, or by halving, and inserts the others.
@@ -17,7 +18,6 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.ids import named_uuid
-from ingestd.api.record_batch import Batch
 from ingestd.api.sink import Sink
 
 from .options import ClickHouseOptions
@@ -64,8 +64,7 @@ class ClickHouseSink(Sink):
         rows, refused = await make_rows(batch, layout)
         is_whole = True
         try:
-            token = batch.token if isinstance(batch, Batch) and not refused else _token(rows)
-            await self._insert(rows, token, layout)
+            await self._insert(rows, layout)
         except DataRefused:
             if await self._prepare() != layout:
                 raise SinkRetry("the table has changed") from None
@@ -83,14 +82,14 @@ class ClickHouseSink(Sink):
             self._layout = await self._table.prepare(self._server)
         return self._layout
 
-    async def _insert(self, rows: Sequence[Row], token: str, layout: Layout) -> None:
+    async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:
         if not rows:
             return
         settings = dict(layout.settings)
         if "async_insert" in layout.known:
             settings["async_insert"] = str(int(self.options.async_insert))
         if "insert_deduplication_token" in layout.known:
-            settings["insert_deduplication_token"] = token
+            settings["insert_deduplication_token"] = named_uuid(*[row.id for row in rows])
         self._layout = None  # until the insert succeeds
         await self._server.insert(self._table.insert, settings, [row.line for row in rows])
         self._layout = layout
@@ -106,7 +105,7 @@ class ClickHouseSink(Sink):
         while parts and not (refused and clock() > until):
             part = parts.pop()
             try:
-                await self._insert(part, _token(part), layout)
+                await self._insert(part, layout)
             except DataRefused as error:
                 if len(part) == 1:
                     refused[part[0].number] = str(error)
@@ -118,7 +117,3 @@ class ClickHouseSink(Sink):
                     parts += [part[middle:], part[:middle]]
         self._layout = layout
         return refused, not parts
-
-
-def _token(rows: Sequence[Row]) -> str:
-    return named_uuid(*[row.id for row in rows])

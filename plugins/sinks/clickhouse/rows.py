@@ -34,13 +34,14 @@ async def make_rows(batch: Sequence[Record], layout: Layout) -> tuple[list[Row],
     rows: list[Row] = []
     refused: dict[int, str] = {}
     size = 0
+    buffer = bytearray()  # for one row after the other, because a new buffer would have to grow for each
     for index, record in enumerate(batch):
         size += len(record.body)
         if size > _SLICE:
             size = 0
             await asyncio.sleep(0)
         try:
-            rows.append(_row(index, record, layout))
+            rows.append(_row(index, record, layout, buffer))
         except RecursionError:
             refused[index] = "is nested too deeply"
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -60,6 +61,8 @@ class _Fields(msgspec.Struct, rename="camel", gc=False):
     session_id: str | None = None
     data: msgspec.Raw = _NOTHING
     context: msgspec.Raw = _NOTHING
+    mark: msgspec.Raw = msgspec.field(name="import", default=_NOTHING)
+    """Only imported records have it. To look for it here is faster than `Record.received_at` for each record."""
 
 
 class _Columns(msgspec.Struct, omit_defaults=True, gc=False):
@@ -81,10 +84,10 @@ class _Columns(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Fields).decode
-_encode = msgspec.json.Encoder().encode
+_encode_into = msgspec.json.Encoder().encode_into
 
 
-def _row(index: int, record: Record, layout: Layout) -> Row:
+def _row(index: int, record: Record, layout: Layout, buffer: bytearray) -> Row:
     try:
         fields = _decode(record.body)
     except msgspec.ValidationError:
@@ -93,7 +96,7 @@ def _row(index: int, record: Record, layout: Layout) -> Row:
     columns = _Columns(
         fields.id,
         record.type,
-        format_time(record.received_at()),
+        format_time(record.at if fields.mark is _NOTHING else record.received_at()),
         record.position,
         record.body.decode(),
         fields.tenant,
@@ -105,7 +108,8 @@ def _row(index: int, record: Record, layout: Layout) -> Row:
         _json(fields.data, "data", layout),
         _json(fields.context, "context", layout),
     )
-    return Row(index, fields.id, _encode(columns))
+    _encode_into(columns, buffer)
+    return Row(index, fields.id, bytes(buffer))
 
 
 def _json(value: msgspec.Raw, column: str, layout: Layout) -> msgspec.Raw | str | None:

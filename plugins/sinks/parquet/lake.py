@@ -19,6 +19,7 @@ from .rows import SCHEMA
 
 __all__ = ["Folder", "Lake", "LocalFolder", "ObjectFolder"]
 
+_OBJECT_STORES = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
 _NAME = re.compile(r"(\d+)-(\d+)-[^/]*\.parquet")
 
 
@@ -110,15 +111,27 @@ class ObjectFolder:
                 self._system, self._root = _file_system(self._url, self._arguments)
             except (TypeError, ImportError) as error:  # an argument or a package that the file system does not know
                 raise ValueError(f"the file system cannot be used: {error}") from error
+        self._check_bucket()
 
     def check(self) -> None:
         self.prepare()
-        self.names("")
+
+    def _check_bucket(self) -> None:
+        """Raise `FileNotFoundError` for a missing bucket, which looks like an empty folder otherwise."""
+        if not isinstance(self._system, _OBJECT_STORES) or self.names(""):
+            return
+        bucket = self._root.partition("/")[0]
+        try:
+            kind = self._system.get_file_info(bucket).type
+        except OSError:  # a user with rights to the folder only may not ask for the bucket
+            return
+        if kind is fs.FileType.NotFound:
+            raise FileNotFoundError(f"there is no bucket {bucket}")
 
     def put(self, path: str, content: pa.Buffer) -> None:
         assert self._system is not None
         whole = part = f"{self._root}/{path}"
-        is_atomic = isinstance(self._system, fs.S3FileSystem | fs.GcsFileSystem | fs.AzureFileSystem)
+        is_atomic = isinstance(self._system, _OBJECT_STORES)
         if not is_atomic:
             folder, _, name = whole.rpartition("/")
             part = f"{folder}/.{name}.part"

@@ -68,6 +68,15 @@ class RedisJournal(Journal):
                 _log.exception("sending failed")
 
     async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+        position = await self._commit(records, state, cursor)
+        return await self.last() if position is None else position
+
+    async def commit_state(self, state: State) -> None:
+        """As `commit`, without records. A transaction that has only read costs no round trip."""
+        await self._commit((), state, None)
+
+    async def _commit(self, records: Sequence[Record], state: State, cursor: Cursor | None) -> int | None:
+        """Returns as `commit`, or None if there was nothing to commit."""
         transaction, link = cast("Transaction", state), self._database.link
         store_id = link.store_id
         log = transaction.log()
@@ -75,7 +84,7 @@ class RedisJournal(Journal):
         is_cached = transaction.entries is self._database.entries
         if not (records or cursor or has_writes(log) or (is_cached and any(log))):
             transaction.committed()
-            return await self.last()
+            return None
 
         def note(answer: Any, error: Exception | None) -> None:
             if error is None and answer[0] == "done":

@@ -70,7 +70,7 @@ class RedisStore(Store):
         return CheckedState(link, self._database.entries if event else make_entries(link), now)
 
     async def commit(self, state: State) -> None:
-        await self._journal.commit((), state)
+        await self._journal.commit_state(state)
 
     def discard(self, state: State) -> None:
         cast("Transaction", state).undo()

@@ -12,9 +12,10 @@ from typing import Any
 
 from ingestd.api.backend import Backend, DaemonProcess
 from ingestd.api.check_result import CheckResult
-from ingestd.api.errors import Unavailable
+from ingestd.api.errors import CommandError, Unavailable
 
 from . import health
+from .backup import back_up, restore
 from .checkpoints import Checkpoints
 from .commits import Commits
 from .connection import check_version, open_error
@@ -77,6 +78,7 @@ class SqliteBackend(Backend):
                 await self._own()
             else:
                 await self._visit()
+            await self.store.read_loss()
         except sqlite3.Error as error:
             await self.close()
             raise open_error(error, self.path) from error
@@ -136,6 +138,20 @@ class SqliteBackend(Backend):
     async def daemons(self) -> Sequence[DaemonProcess]:
         pid = daemon_process(self.path)
         return [] if pid is None else [DaemonProcess(pid, socket.gethostname())]
+
+    async def back_up(self, file: Path) -> None:
+        take_identity(self.path)
+        await asyncio.to_thread(back_up, self.path, file)
+
+    async def restore(self, file: Path) -> Path | None:
+        take_identity(self.path)
+        lock = await acquire(self.path, serving=False)
+        if lock is None:
+            raise CommandError(f"{self.path}: a daemon has the file; stop it first")
+        try:
+            return await asyncio.to_thread(restore, file, self.path)
+        finally:
+            lock.release()
 
     def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))

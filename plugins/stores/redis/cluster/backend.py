@@ -23,6 +23,7 @@ from ..backend import RedisBackend, describe_daemons
 from ..link import explain
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology
+from .tags import partition_tags
 from .topology import SLOTS, Topology
 
 __all__ = ["ClusterBackend", "ClusterOptions"]
@@ -49,7 +50,7 @@ class ClusterOptions(NamedTuple):
 class ClusterBackend(Backend):
     """Each partition is what one Redis is to a `RedisBackend`. All its keys are in one slot, and so on one node.
 
-    A hash tag, which is the beginning of every key, decides the slot.
+    A hash tag, which is in the prefix of every key, decides the slot.
     """
 
     is_shared = True
@@ -62,7 +63,8 @@ class ClusterBackend(Backend):
         self.options = options
         width = max(2, len(str(options.partitions - 1)))
         self._names = [f"{number:0{width}}" for number in range(options.partitions)]
-        prefixes = [f"{{{options.prefix}{name}}}" for name in self._names]
+        self._tags = partition_tags(options.partitions)
+        prefixes = [f"{options.prefix}{name}{{{tag}}}:" for name, tag in zip(self._names, self._tags, strict=True)]
         self._slots = [key_slot(prefix.encode()) for prefix in prefixes]
         self.backends = [self._make_partition(url, number, prefix) for number, prefix in enumerate(prefixes)]
         self._partitions = [
@@ -153,17 +155,19 @@ class ClusterBackend(Backend):
         await self._keep_number(serving=True)
 
     async def _keep_number(self, *, serving: bool) -> None:
-        """The number of partitions is kept in the first of them. Raises `ConfigError` for another one."""
+        """The number of partitions is kept in the slot of the first. Raises `ConfigError` for another number.
+
+        The key and its slot are the same for every number. The name of the first partition is not: 00, 000 or 0000.
+        """
         database, number = self.backends[0].database, self.options.partitions
-        key = f"{database.prefix}partitions"
+        key = f"{self.options.prefix}{{{self._tags[0]}}}:partitions"
         if serving:
             await database.pipeline(("SET", key, number, "NX"))
         (kept,) = await database.pipeline(("GET", key))
         if kept is not None and int(kept) != number:
             raise ConfigError(
                 f"plugins.redis.partitions is {number}, but the store was made with {int(kept)}, which cannot change."
-                f" Set [plugins.redis] partitions = {int(kept)}, or copy the store to another prefix or cluster"
-                " (ingestd store copy)"
+                f" Set [plugins.redis] partitions = {int(kept)}, or begin an empty store under another prefix"
             )
 
     async def close(self) -> None:
