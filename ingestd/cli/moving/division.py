@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from ingestd.api import times
 from ingestd.api.contents import Entry, kind_of
 from ingestd.api.errors import CommandError
@@ -136,11 +138,13 @@ class Division:
 
     async def _divide_records(self) -> None:
         waiting: list[list[Record]] = [[] for _ in self.parts]
-        for index, part in enumerate(self.parts):
-            await part.contents.continue_after(self._begin(index))
+        ends = [self._begin(index) for index in range(len(self.parts))]
+        for part, end in zip(self.parts, ends, strict=True):
+            await part.contents.continue_after(end)
         async for record in records_of(self._source.journal, self._first - 1, self._last):
             index = self._index_of(record)
-            waiting[index].append(record)
+            ends[index] += 1
+            waiting[index].append(msgspec.structs.replace(record, position=ends[index]))
             if len(waiting[index]) == _WAITING:
                 await append_records(self.parts[index], waiting[index])
                 waiting[index] = []
