@@ -29,7 +29,9 @@ demo-traffic: .venv/installed
 install: .venv/installed
 
 test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
-	$(BIN)/pytest --numprocesses 3 --dist loadfile
+	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
+	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 check: lint types test
 
@@ -48,6 +50,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.flood $(BENCH_FLOOD)
 	@$(BIN)/python -m benchmarks.attribution $(BENCH_ATTRIBUTION)
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
+	@$(BIN)/python -m benchmarks.cluster $(BENCH_CLUSTER)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
 	@$(BIN)/pip install --quiet --editable '.[parquet]'
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)

@@ -60,7 +60,8 @@ def write_bodies(folder: Path, lines: Sequence[str], batches: Sequence[str]) -> 
 def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Load()) -> dict[str, float]:
     """Run one round: requests a second, CPU µs an event, p50 and p99 in ms, failed requests.
 
-    The CPU time includes the work of sinks and other consumers. They have finished when this returns.
+    `key` may be several keys, separated by commas; the bodies have them in turn. The CPU time includes the work of
+    sinks and other consumers. They have finished when this returns.
     """
     cpu = server.cpu_seconds()
     command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]

@@ -1,5 +1,5 @@
--- Posts the bodies of a file (one a line) in turn, all with the same key.
--- Arguments: FILE KEY plain|browser PAUSE VISITORS VISIT AT_ONCE SENT. If VISITORS is not 0, events come from that many
+-- Posts the bodies of a file (one a line) in turn, with the keys in turn.
+-- Arguments: FILE KEY,KEY,... plain|browser PAUSE VISITORS VISIT AT_ONCE SENT. If VISITORS is not 0, events come from that many
 -- visitors, in visits of VISIT events, AT_ONCE visits at a time. SENT is the number of events of earlier runs: this run
 -- continues after them.
 
@@ -27,9 +27,13 @@ local BROWSER = { -- with Host, Authorization, Content-Type and Content-Length t
 
 function init(arguments)
    local headers = arguments[3] == "browser" and BROWSER or {}
-   headers["Authorization"] = "Bearer " .. arguments[2]
+   local keys = {}
+   for key in arguments[2]:gmatch("[^,]+") do
+      keys[#keys + 1] = key
+   end
    headers["Content-Type"] = "application/json"
    for body in io.lines(arguments[1]) do
+      headers["Authorization"] = "Bearer " .. keys[#requests % #keys + 1]
       requests[#requests + 1] = wrk.format("POST", nil, headers, body)
    end
    visitors, visit = tonumber(arguments[5]), tonumber(arguments[6])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, starmap
 from typing import overload
 
@@ -11,7 +11,7 @@ import msgspec
 from .events import Record
 from .ids import named_uuid
 
-__all__ = ["Batch", "Records", "length_of", "lines_of"]
+__all__ = ["Batch", "Records", "batch_token", "length_of", "lines_of"]
 
 
 class Records(Sequence[Record]):
@@ -89,15 +89,21 @@ def _id_of(record: Record) -> str:
     return id_ or str(record.position)
 
 
+def batch_token(ids: Iterable[str], partition: str = "") -> str:
+    """The token of a batch with records of these ids, or of a part of a batch. `partition` is that of the batch."""
+    names = [f"partition {partition}"] if partition else []
+    return named_uuid(*names, *ids)
+
+
 class Batch(Sequence[Record]):
     """The records of one write to a sink with stable batches."""
 
-    __slots__ = ("_partition", "_token", "records")
+    __slots__ = ("_token", "partition", "records")
 
     def __init__(self, records: Sequence[Record], partition: str = "") -> None:
-        """`partition` is the name of the partition that the records are from."""
         self.records = records
-        self._partition = partition
+        self.partition = partition
+        """The name of the partition that the records are from; empty if the store has a single one."""
         self._token: str | None = None
 
     @property
@@ -107,8 +113,7 @@ class Batch(Sequence[Record]):
         Batches of different partitions have different tokens.
         """
         if self._token is None:
-            names = [f"partition {self._partition}"] if self._partition else []
-            self._token = named_uuid(*names, *map(_id_of, self.records))
+            self._token = batch_token(map(_id_of, self.records), self.partition)
         return self._token
 
     def __len__(self) -> int:

@@ -25,8 +25,9 @@ class DeadLetterLog:
     Tests replace `clock`, which counts seconds.
     """
 
-    def __init__(self, sink: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, sink: str, clock: Callable[[], float] = time.monotonic, *, partition: str = "") -> None:
         self._sink = sink
+        self._partition = partition
         self._clock = clock
         self._count = 0
         self._reason = ""
@@ -49,13 +50,14 @@ class DeadLetterLog:
         # The reason comes last, because it may be long and the operators' page cuts long lines.
         _log.warning(
             "sink:%s: %s; %d kept, shown by: ingestd sinks dead-letters list %s; the last one's reason: %s",
-            self._sink, _described(letters), kept, self._sink, letters[-1].reason,
+            self._sink, _described(letters, self._partition), kept, self._sink, letters[-1].reason,
             extra={"ingestd_fields": _about(letters[-1])},
         )  # fmt: skip
 
 
-def _described(letters: Sequence[DeadLetter]) -> str:
-    last = letters[-1].number
+def _described(letters: Sequence[DeadLetter], partition: str) -> str:
+    number = letters[-1].number
+    last = f"{partition}:{number}" if partition else str(number)
     if len(letters) == 1:
         return f"a record has become dead letter {last}"
     return f"{len(letters)} records have become dead letters, the last is number {last}"

@@ -138,7 +138,7 @@ class SinkConsumer(Consumer):
         self._orders = OperatorCommands()
         self._looked: float | None = None
         self._trouble: LastFailure | None = None
-        self._log = DeadLetterLog(sink.name)
+        self._log = DeadLetterLog(sink.name, partition=partition)
 
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:

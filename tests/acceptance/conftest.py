@@ -1,4 +1,4 @@
-"""Fixtures: a shop, its daemon and a copy of this tree, each shared by the tests of a module."""
+"""Fixtures: a shop, its daemon, records and a copy of this tree, each shared by the tests of a module."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.daemon import Daemon, Shop
+from tests.support.imports import records_of_each_type
 from tests.support.sink_desk import Desk
 from tests.support.told_sink import told_installed
 
@@ -25,6 +27,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def daemon(shop: Shop) -> Iterator[Daemon]:
     with shop.serve() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Records of each type, for imports."""
+    return records_of_each_type(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

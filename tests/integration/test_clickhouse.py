@@ -416,6 +416,16 @@ async def test_an_insert_has_the_token_of_its_batch_and_is_sent_in_chunks() -> N
         assert b'"data":{"a":1},"context":{}' in body
 
 
+async def test_batches_of_two_partitions_are_two_batches_although_their_ids_are_equal() -> None:
+    batches = [Batch(make_records(3), name) for name in ("00", "01")]
+    async with recorded() as (sink, server):
+        for batch in batches:
+            await sink.write(batch)
+    tokens = [parameters["insert_deduplication_token"] for parameters, _, _ in server.inserts]
+    assert tokens == [[batch.token] for batch in batches]
+    assert tokens[0] != tokens[1]
+
+
 async def test_async_inserts_are_waited_for() -> None:
     async with recorded(async_insert=True) as (sink, server):
         await sink.write(Batch(make_records(1)))

@@ -1,126 +1,29 @@
-"""The kafka sink on a real broker: each record in its topic, in order, despite failures of broker and connections."""
+"""The kafka sink on a real broker: each record in its topic, byte for byte and in order."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from ingestd.api.errors import ConfigError, SinkReject, SinkRetry
+from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.options import Secret
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.topic import TopicTemplate
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.daemon import Shop
-from tests.support.kafka_cluster import KafkaCluster, Stored
-from tests.support.ports import free_port
-from tests.support.sinks import configured, options_shown, send_through_an_outage, values
-from tests.support.tcp_proxy import TcpProxy, tcp_proxy
-from tests.support.webhook_server import make_certificate
+from tests.support.kafka_cluster import Stored
+from tests.support.kafka_sink import Kafka, incompressible, make, opened, topic_of, until_written
+from tests.support.sinks import options_shown, send_through_an_outage, values
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "kafka.md").read_text()
-
-
-_MAP = {
-    "PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "PROXIED": "PLAINTEXT", "TLS": "SSL", "MUTUAL_TLS": "SSL",
-    "LOGIN": "SASL_PLAINTEXT", "LOGIN_TLS": "SASL_SSL",
-}  # fmt: skip
-"""The protocol of each listener."""
-
-_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-
-
-class Kafka(NamedTuple):
-    cluster: KafkaCluster
-    proxy: TcpProxy
-    """A proxy before a listener of the broker."""
-    ports: dict[str, int]
-    """The port of each listener with TLS or logins."""
-    certificate: Path
-
-    @property
-    def behind_proxy(self) -> tuple[str]:
-        return (f"127.0.0.1:{self.proxy.port}",)
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """A broker with a user `shop`, who has no rights, and a listener for each protocol."""
-    folder = tmp_path_factory.mktemp("kafka")
-    _, certificate = make_certificate(folder)
-    keystore = folder / "keystore.pem"
-    keystore.write_bytes(certificate.with_name("localhost-key.pem").read_bytes() + certificate.read_bytes())
-    settings = {
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in _MAP.items()),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(keystore),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(certificate),
-        "listener.name.mutual_tls.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:CN=localhost;User:plain",
-    }
-    for name in ("login", "login_tls"):
-        settings[f"listener.name.{name}.plain.sasl.jaas.config"] = f'{_PLAIN} user_plain="correct";'
-        for mechanism in ("scram-sha-256", "scram-sha-512"):
-            settings[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = _SCRAM
-    shown = free_port()
-    cluster = KafkaCluster(folder / "cluster", settings=settings)
-    target = cluster.listen("PROXIED", shown=shown)
-    ports = {name: cluster.listen(name) for name in ("TLS", "MUTUAL_TLS", "LOGIN", "LOGIN_TLS")}
-    try:
-        cluster.start()
-        cluster.add_user("shop", "correct")
-        with tcp_proxy(shown, target) as proxy:
-            yield Kafka(cluster, proxy, ports, certificate)
-    finally:
-        cluster.kill()
-
-
-def topic_of(folder: Path) -> str:
-    return f"t-{hashlib.sha256(bytes(folder)).hexdigest()[:16]}"
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> str:
-    return topic_of(tmp_path)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.kafka.producer._QUIET", 0.7)
-    monkeypatch.setattr("ingestd.plugins.sinks.kafka.cluster._ANSWER_TIMEOUT", 2.0)
-    monkeypatch.setattr("ingestd.plugins.sinks.kafka.cluster._LAST_HOPE", 0.2)
-
-
-def make(brokers: Sequence[str], topic: str, **options: Any) -> KafkaSink:
-    return KafkaSink("bus", KafkaSink.Options(**{"brokers": tuple(brokers), "topic": topic, **options}))
-
-
-@asynccontextmanager
-async def opened(brokers: Sequence[str], topic: str, **options: Any) -> AsyncIterator[KafkaSink]:
-    sink = make(brokers, topic, **options)
-    try:
-        await sink.open()
-        yield sink
-    finally:
-        await sink.close()
 
 
 class TestContract(SinkContract):
@@ -138,11 +41,7 @@ class TestContract(SinkContract):
         self.kafka.proxy.cut()
 
     def make_rejected(self) -> Record:
-        return make_records(1, data={"long": _incompressible(9 << 20)})[0]
-
-
-def _incompressible(size: int) -> str:
-    return b"".join(hashlib.sha256(str(each).encode()).hexdigest().encode() for each in range(size // 64)).decode()
+        return make_records(1, data={"long": incompressible(9 << 20)})[0]
 
 
 # Messages
@@ -276,23 +175,8 @@ async def test_a_deleted_topic_is_created_again(kafka: Kafka, topic: str, impati
         await sink.write(make_records(2))
         kafka.cluster.delete(topic)
         batch = make_records(2)
-        await _until_written(sink, batch)
+        await until_written(sink, batch)
     assert kafka.cluster.records(topic) == values(batch)
-
-
-async def _until_written(sink: KafkaSink, batch: Sequence[Record]) -> list[str]:
-    """Write the batch as the daemon does. Returns the reasons of the failures, which must all be the sink's."""
-    reasons = []
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await sink.write(batch)
-            except SinkRetry as error:
-                reasons.append(str(error))
-                batch = batch[error.written :]
-            else:
-                return reasons
-            await asyncio.sleep(0.05)
 
 
 # Rejected records
@@ -303,7 +187,7 @@ async def test_of_many_records_only_the_too_large_one_is_rejected_and_the_others
 ) -> None:
     kafka.cluster.create(topic, max_message_bytes="50000")
     batch = make_records(300)
-    batch[100:100] = make_records(1, data={"long": _incompressible(60_000)})
+    batch[100:100] = make_records(1, data={"long": incompressible(60_000)})
     batch[200:200] = make_records(1, data={"long": "x" * 600_000})  # small when it is compressed
     more = make_records(10)
     async with opened(kafka.cluster.addresses, topic) as sink:
@@ -324,7 +208,7 @@ async def test_a_search_that_takes_long_rejects_what_it_has_found(
     kafka.cluster.create(topic, max_message_bytes="50000")
     batch = make_records(20)
     for index in (5, 8):
-        batch[index] = make_records(1, data={"long": _incompressible(60_000)})[0]
+        batch[index] = make_records(1, data={"long": incompressible(60_000)})[0]
     async with opened(kafka.cluster.addresses, topic) as sink:
         for count, at in ((20, 5), (14, 2)):
             with pytest.raises(SinkReject) as raised:
@@ -336,250 +220,11 @@ async def test_a_search_that_takes_long_rejects_what_it_has_found(
 
 async def test_a_limit_that_several_records_exceed_together_rejects_none(kafka: Kafka, topic: str) -> None:
     kafka.cluster.create(topic, max_message_bytes="600000")
-    batch = make_records(12, data={"long": _incompressible(150_000)})
+    batch = make_records(12, data={"long": incompressible(150_000)})
     async with opened(kafka.cluster.addresses, topic, compression="none") as sink:
         await sink.write(batch)
         await sink.write(batch)
     assert kafka.cluster.records(topic) == values([*batch, *batch])
-
-
-# Failures
-
-
-async def test_a_write_that_is_cancelled_while_nothing_is_acknowledged_leaves_no_duplicates(
-    kafka: Kafka, topic: str
-) -> None:
-    batches = [make_records(20) for _ in range(6)]
-    async with opened(kafka.behind_proxy, topic) as sink:
-        await sink.write(batches[0])
-        for batch in batches[1:]:
-            kafka.proxy.hold()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await sink.write(batch)
-            kafka.proxy.let_go()
-            await sink.write(batch)
-    assert kafka.cluster.records(topic) == values([record for batch in batches for record in batch])
-
-
-async def test_a_connection_that_breaks_during_writes_leaves_no_duplicates(kafka: Kafka, topic: str) -> None:
-    batches = [make_records(50, data={"text": _incompressible(2000)}) for _ in range(40)]
-    async with opened(kafka.behind_proxy, topic) as sink:
-        for number, batch in enumerate(batches):
-            writing = asyncio.create_task(sink.write(batch))
-            if number % 8 == 5:
-                await asyncio.sleep(number / 5000)
-                kafka.proxy.cut()
-            await writing
-    assert kafka.cluster.records(topic) == values([record for batch in batches for record in batch])
-
-
-async def test_a_broker_killed_during_writes_has_all_records_once_and_in_order(
-    kafka: Kafka, topic: str, impatient: None
-) -> None:
-    batches = [make_records(500, data={"text": _incompressible(2000)}) for _ in range(8)]
-    reasons: list[str] = []
-    async with opened(kafka.cluster.addresses, topic) as sink:
-        for number, batch in enumerate(batches):
-            writing = asyncio.create_task(_until_written(sink, batch))
-            if number == 4:
-                await asyncio.sleep(0.01)
-                kafka.cluster.kill()
-                for attempt in (sink.check, make(kafka.cluster.addresses, topic).open):
-                    with pytest.raises(SinkRetry, match="Connection refused"):
-                        await attempt()
-                await asyncio.to_thread(kafka.cluster.start)
-            reasons += await writing
-    assert reasons
-    assert all("Connection refused" in reason for reason in reasons)
-    assert kafka.cluster.records(topic) == values([record for batch in batches for record in batch])
-
-
-async def test_a_broker_that_hangs_is_reported_and_nothing_comes_twice(
-    kafka: Kafka, topic: str, impatient: None
-) -> None:
-    batch = make_records(20)
-    (broker,) = kafka.cluster.brokers
-    async with opened(kafka.cluster.addresses, topic) as sink:
-        await sink.write(make_records(1))
-        broker.signal(signal.SIGSTOP)
-        try:
-            for attempt in (partial(sink.write, batch), sink.check, make(kafka.cluster.addresses, topic).open):
-                with pytest.raises(SinkRetry, match=r"do not acknowledge messages|do not answer within 2 s"):
-                    await attempt()
-        finally:
-            broker.signal(signal.SIGCONT)
-        await _until_written(sink, batch)
-    assert kafka.cluster.records(topic)[1:] == values(batch)
-
-
-async def test_a_quota_slows_writes_down_and_loses_nothing(kafka: Kafka, topic: str, impatient: None) -> None:
-    kafka.cluster.limit_rate(60_000)
-    try:
-        batches = [make_records(10, data={"long": _incompressible(9_000)}) for _ in range(8)]
-        async with opened(kafka.cluster.addresses, topic, compression="none") as sink:
-            reasons = [reason for batch in batches for reason in await _until_written(sink, batch)]
-    finally:
-        kafka.cluster.limit_rate(None)
-    assert all("do not acknowledge messages" in reason for reason in reasons)
-    assert kafka.cluster.records(topic) == values([record for batch in batches for record in batch])
-
-
-async def test_a_server_that_cannot_be_reached_is_reported_at_once(topic: str, impatient: None) -> None:
-    for broker, reason in ((f"127.0.0.1:{free_port()}", "Connection refused"), ("host.invalid:9092", "resolve")):
-        sink = make([broker], topic)
-        for attempt in (sink.open, sink.check, partial(sink.write, make_records(1))):
-            with pytest.raises(SinkRetry, match=reason):
-                async with asyncio.timeout(4):
-                    await attempt()
-        await sink.close()
-
-
-async def test_one_broker_of_several_is_enough(kafka: Kafka, topic: str) -> None:
-    async with opened([f"127.0.0.1:{free_port()}", *kafka.cluster.addresses], topic) as sink:
-        await sink.write(make_records(1))
-    assert len(kafka.cluster.records(topic)) == 1
-
-
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\xff" * 20, b"\0\0\0\4\0\0\0\1"])
-async def test_a_server_that_is_not_kafka_is_reported_in_time(topic: str, answer: bytes, impatient: None) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(100)
-        writer.write(answer)
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-        sink = make([f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"], topic)
-        for attempt in (sink.open, sink.check):
-            with pytest.raises(SinkRetry):
-                async with asyncio.timeout(4):
-                    await attempt()
-        await sink.close()
-
-
-# Logins, rights and TLS
-
-
-@pytest.mark.parametrize(
-    ("sasl", "user", "listener"),
-    [("PLAIN", "plain", "LOGIN_TLS"), ("SCRAM-SHA-256", "shop", "LOGIN"), ("SCRAM-SHA-512", "shop", "LOGIN_TLS")],
-)
-async def test_a_login_is_used_and_a_wrong_one_is_reported(
-    kafka: Kafka, topic: str, impatient: None, sasl: str, user: str, listener: str
-) -> None:
-    kafka.cluster.create(topic)
-    kafka.cluster.allow("shop", "WRITE", topic)
-    brokers = [f"localhost:{kafka.ports[listener]}"]
-    login: dict[str, Any] = {"user": user, "sasl": sasl}
-    if listener == "LOGIN_TLS":
-        login["ca_file"] = kafka.certificate
-    async with opened(brokers, topic, password=Secret("correct"), **login) as sink:
-        await sink.write(make_records(1))
-        await sink.check()
-    sink = make(brokers, topic, password=Secret("hunter2"), **login)
-    for attempt in (sink.open, sink.check):
-        with pytest.raises(SinkRetry, match=r"uthentication") as raised:
-            await attempt()
-        assert "hunter2" not in str(raised.value)
-    await sink.close()
-    assert len(kafka.cluster.records(topic)) == 1
-
-
-async def test_a_user_needs_the_documented_rights_and_missing_rights_are_reported(kafka: Kafka, topic: str) -> None:
-    assert "The user needs `WRITE` on the topic, and with `create` also `CREATE`" in DOCS
-    login: dict[str, Any] = {"user": "shop", "password": Secret("correct")}
-    brokers = [f"localhost:{kafka.ports['LOGIN']}"]
-    with pytest.raises(SinkRetry, match=rf"^the topic {topic} cannot be .*\(TOPIC_AUTHORIZATION_FAILED\)$"):
-        await make(brokers, topic, **login).open()
-    kafka.cluster.allow("shop", "DESCRIBE", topic)
-    with pytest.raises(SinkRetry, match=r"cannot be created: .*\(TOPIC_AUTHORIZATION_FAILED\)$"):
-        await make(brokers, topic, **login).open()
-    kafka.cluster.allow("shop", "CREATE", topic)
-    async with opened(brokers, topic, **login) as sink:
-        batch = make_records(3)
-        with pytest.raises(SinkRetry, match=r"\(TOPIC_AUTHORIZATION_FAILED\)$"):
-            await sink.write(batch)
-        kafka.cluster.allow("shop", "WRITE", topic)
-        await _until_written(sink, batch)
-    assert kafka.cluster.records(topic) == values(batch)
-
-
-async def test_tls_with_a_private_certificate(kafka: Kafka, topic: str, impatient: None) -> None:
-    port, mutual = kafka.ports["TLS"], kafka.ports["MUTUAL_TLS"]
-    key = kafka.certificate.with_name("localhost-key.pem")
-    async with opened([f"localhost:{port}"], topic, ca_file=kafka.certificate) as sink:
-        await sink.write(make_records(1))
-    async with opened(
-        [f"localhost:{mutual}"], topic, ca_file=kafka.certificate, certificate=kafka.certificate, certificate_key=key
-    ) as sink:
-        await sink.write(make_records(1))
-    assert len(kafka.cluster.records(topic)) == 2
-    for brokers, options in (
-        ([f"localhost:{port}"], {"tls": True}),
-        ([f"127.0.0.1:{port}"], {"ca_file": kafka.certificate}),  # the certificate is for another name
-        ([f"localhost:{mutual}"], {"ca_file": kafka.certificate}),
-        ([f"127.0.0.1:{kafka.cluster.brokers[0].port}"], {"tls": True}),
-    ):
-        with pytest.raises(SinkRetry, match=r"(?i)ssl|disconnect"):
-            await make(brokers, topic, **options).open()
-
-
-# Options
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, None),
-        ({"topic": "{tenant}.{type}"}, None),
-        ({"brokers": ["[::1]:9092", "b:1"], "partitions": 12, "replicas": 3, "compression": "zstd"}, None),
-        ({"brokers": []}, "brokers"),
-        ({"brokers": ["host"]}, r"brokers\[0\]: expected a host and a port"),
-        ({"brokers": ["host:9092", "user:hunter2@host:9092"]}, r"brokers\[1\]: expected a host and a port"),
-        ({"brokers": ["kafka://host:9092"]}, r"brokers\[0\]: expected a host and a port"),
-        ({"brokers": ["a:1,b:1"]}, r"brokers\[0\]: expected a host and a port"),
-        ({"topic": ""}, "topic: expected 1 to 249 letters"),
-        ({"topic": "a b"}, "topic: expected 1 to 249 letters"),
-        ({"topic": ".."}, "topic: expected 1 to 249 letters"),
-        ({"topic": "a" * 250}, "topic: expected 1 to 249 letters"),
-        ({"topic": "a.{key}"}, r"topic: expected no {} except {type} and {tenant}"),
-        ({"partitions": 0}, "partitions"),
-        ({"compression": "brotli"}, "compression"),
-        ({"sasl": "GSSAPI"}, "sasl"),
-        ({"user": "shop"}, "password: give both user and password, or neither"),
-        ({"password": "hunter2"}, "user: give both user and password, or neither"),
-        ({"user": "", "password": "hunter2"}, "user: expected a name"),
-        ({"ca_file": "none.pem"}, r"ca_file: .*none\.pem cannot be used: .*No such file"),
-        ({"ca_file": "bad.pem"}, r"ca_file: .*bad\.pem cannot be used"),
-        ({"certificate": "bad.pem"}, "certificate_key: give both certificate and certificate_key, or neither"),
-        ({"certificate_key": "bad.pem"}, "certificate: give both certificate and certificate_key, or neither"),
-        ({"certificate": "bad.pem", "certificate_key": "bad.pem"}, r"certificate: .*bad\.pem cannot be used"),
-        ({"broker": "x"}, "broker: unknown option; did you mean sinks.bus.brokers"),
-    ],
-)
-def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str | None) -> None:
-    (tmp_path / "bad.pem").write_text("nothing")
-    table = {"brokers": ["host:9092"], **options}
-    if message is None:
-        configured(KafkaSink, "bus", table, tmp_path)
-    else:
-        with pytest.raises(ConfigError, match=rf"sinks\.bus\.{message}") as raised:
-            configured(KafkaSink, "bus", table, tmp_path)
-        assert "hunter2" not in str(raised.value)
-
-
-def test_a_missing_library_is_reported_with_the_command_to_install_it() -> None:
-    program = """
-import sys
-sys.modules["confluent_kafka"] = None
-from ingestd.plugins.sinks.kafka import KafkaSink
-KafkaSink("bus", KafkaSink.Options(brokers=("host:9092",)))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (
-        "ConfigError: sinks.bus.type: needs confluent-kafka, which is not installed: pip install '.[kafka]' in"
-        " ingestd's source" in done.stderr
-    )
 
 
 # The daemon and the documentation

@@ -66,6 +66,15 @@ class ClusterShop(Shop):
         """The primary of a tenant's partition."""
         return self.cluster.primary_of(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
 
+    def _bodies(self) -> list[bytes]:
+        """The records of all partitions, one partition after the other."""
+        bodies = []
+        for index, tag in enumerate(partition_tags(self.partitions)):
+            with self.cluster.primary_of(key_slot(tag.encode())).client() as client:
+                entries: Any = client.xrange(f"{_PREFIX}{index:02}{{{tag}}}:journal")
+            bodies += [fields[b"b"] for _, fields in entries]
+        return bodies
+
     def archived_by(self, number: int) -> list[dict[str, Any]]:
         """The archive of a daemon."""
         self.archive = self.folder / f"archive-{number}.jsonl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,8 @@ class RedisCluster:
                     if any("fail" in words[2] for words in self.view(node)):
                         return False
                     facts = client.info("replication")
-                    if facts["role"] == "master" and _slots_of(self.view(node)):
+                    has_replicas = len(self.nodes) > self._count
+                    if has_replicas and facts["role"] == "master" and _slots_of(self.view(node)):
                         if facts["connected_slaves"] < 1:
                             return False
                         if facts["slave0"]["state"] != "online":
@@ -191,11 +192,15 @@ def cluster_backend(
 
 
 @contextmanager
-def redis_cluster(folder: Path, *, primaries: int = 3) -> Iterator[RedisCluster]:
+def redis_cluster(
+    folder: Path, *, primaries: int = 3, replicas: bool = True, options: Mapping[str, str] | None = None
+) -> Iterator[RedisCluster]:
+    """A cluster, with a replica of each primary or none. `options` are further ones of redis-server."""
     with ExitStack() as stack:
         nodes = []
-        for number in range(2 * primaries):
-            node = RedisServer(folder / f"node-{number}", {**_OPTIONS, "cluster-port": str(free_port())})
+        for number in range(primaries * (2 if replicas else 1)):
+            own = {**_OPTIONS, "cluster-port": str(free_port()), **(options or {})}
+            node = RedisServer(folder / f"node-{number}", own)
             stack.callback(node.kill)
             node.start()
             nodes.append(node)

@@ -89,3 +89,9 @@ def test_lines_are_few_for_any_reasons(caplog: pytest.LogCaptureFixture, steps: 
     count = sum(map(len, steps))
     assert lines <= count.bit_length()
     assert bool(lines) == bool(count)
+
+
+def test_a_letter_of_a_partition_is_named_as_commands_take_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = DeadLetterLog("crm", partition="07")
+    log.report([DeadLetter(3, "too long", 0, 1, "event", 9, 0, msgspec.Raw(b"{}"))], kept=1)
+    assert "has become dead letter 07:3;" in caplog.messages[-1]

@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.plugins.stores.redis import RedisPlugin
 from ingestd.plugins.stores.redis.cluster.connections import make_topology, parse_cluster_url
-from ingestd.plugins.stores.redis.cluster.tags import partition_tags
-from ingestd.plugins.stores.redis.cluster.topology import SLOTS, Claim, read_answer
+from ingestd.plugins.stores.redis.cluster.topology import Claim, read_answer
 from ingestd.plugins.stores.redis.work_sharing import DaemonReport, WorkSharing
 
 
@@ -82,22 +79,6 @@ def test_the_claims_of_a_node_have_its_addresses_and_epochs() -> None:
         Claim(0, 99, 5, one, ()), Claim(200, 200, 5, one, ()), Claim(100, 199, 7, two, (Address("10.0.0.3", 7003),)),
     ]  # fmt: skip
     assert replicas == 1
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 6, 8, 12])
-@pytest.mark.parametrize("partitions", [1, 2, 16, 20, 64, 100, 1024])
-def test_partitions_spread_evenly_over_nodes_with_equal_parts_of_the_slots(partitions: int, nodes: int) -> None:
-    slots = [key_slot(f"shop:{{{tag}}}:journal".encode()) for tag in partition_tags(partitions)]
-    assert slots == sorted({*slots})
-    counts = Counter(slot * nodes // SLOTS for slot in slots)
-    spread = [counts[node] for node in range(nodes)]
-    assert max(spread) - min(spread) <= 1
-
-
-def test_the_tags_never_change() -> None:
-    assert partition_tags(6) == ["2977", "2197", "450", "3616", "7593", "726"]
-    digest = sha256(" ".join(partition_tags(64)).encode()).hexdigest()
-    assert digest == "6ba457519e47add1995c4160eb9752fc9ab565c04ef9d7bede1f8866051b42f3"
 
 
 def shared(partitions: int, reports: Sequence[DaemonReport]) -> list[tuple[str, int, str]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.ids import named_uuid
+from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 
 from .options import ClickHouseOptions
@@ -51,6 +51,8 @@ class ClickHouseSink(Sink):
         self._table: Table = Table(options.database, options.table, path)
         self._layout: Layout | None = None
         """None until the table has been inspected, and after a failure."""
+        self._partition = ""
+        """The partition of the batch in progress."""
 
     async def open(self) -> None:
         self._layout = None
@@ -62,6 +64,7 @@ class ClickHouseSink(Sink):
 
         layout = await self._prepare()
         rows, refused = await make_rows(batch, layout)
+        self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
             await self._insert(rows, layout)
@@ -89,7 +92,7 @@ class ClickHouseSink(Sink):
         if "async_insert" in layout.known:
             settings["async_insert"] = str(int(self.options.async_insert))
         if "insert_deduplication_token" in layout.known:
-            settings["insert_deduplication_token"] = named_uuid(*[row.id for row in rows])
+            settings["insert_deduplication_token"] = batch_token((row.id for row in rows), self._partition)
         self._layout = None  # until the insert succeeds
         await self._server.insert(self._table.insert, settings, [row.line for row in rows])
         self._layout = layout

@@ -1,0 +1,46 @@
+"""`ingestd events import` that is killed, or waits for the daemon."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import wait_until
+from tests.support.daemon import INGESTD, PATIENCE, Shop
+from tests.support.imports import TENANT, import_, message, running, shop_on, written
+
+_PLACES = pytest.mark.parametrize(
+    ("store", "beside"),
+    [("sqlite", True), ("sqlite", False), ("redis", True)],
+    ids=["SQLite beside a daemon", "SQLite without a daemon", "Redis beside a daemon"],
+)
+
+
+@_PLACES
+def test_a_killed_import_goes_on_when_it_runs_again(tmp_path: Path, store: str, *, beside: bool) -> None:
+    records = [message(number) for number in range(3000)]
+    file = written(tmp_path / "files", records)
+    command = [INGESTD, "events", "import", str(file), *TENANT]
+    with shop_on(store, tmp_path / "shop") as shop, running(shop, beside=beside):
+        for part in (1, 2):
+            with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.DEVNULL) as running_:
+                wait_until(lambda part=part: len(shop.stored()) >= 500 * part)  # type: ignore[misc]  # a default
+                running_.send_signal(signal.SIGKILL)
+                running_.wait(PATIENCE)
+        assert 1000 <= len(shop.stored()) < len(records)
+        told = import_(shop, file, *TENANT)
+        assert told["counts"]["imported"] + told["counts"]["duplicate"] == len(records)
+        assert [record["messageId"] for record in shop.stored()] == [record["messageId"] for record in records]
+
+
+def test_an_import_waits_while_the_journal_is_full(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"journal": 'max_size = "1MiB"'})
+    records = [message(number) for number in range(2600)]
+    with shop.serve() as daemon:
+        assert import_(shop, written(tmp_path, records), *TENANT)["counts"] == {"imported": len(records)}
+        wait_until(lambda: len(shop.archived()) == len(records))
+        daemon.read_log()
+        assert not any("events are refused" in line for line in daemon.log)

@@ -1,0 +1,50 @@
+"""Attribution on a partition of a Redis Cluster: steps, leases, kills and entries of several trips.
+
+The long tests of drawn journals run on a single Redis only. A partition has the same scripts and the same journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ingestd.api.backend import Backend
+from tests.integration import test_attribution_bounds, test_attribution_replay, test_attribution_rollups
+from tests.integration.test_redis_attribution import LEASE, prefix_of
+from tests.support import attribution
+from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
+
+pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
+
+for module in (test_attribution_bounds, test_attribution_replay, test_attribution_rollups):
+    globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def arrangement(cluster: RedisCluster) -> Iterator[None]:
+    """Replace the SQLite back end of these tests."""
+
+    @asynccontextmanager
+    async def opened(folder: Path) -> AsyncIterator[Backend]:
+        backend = cluster_backend(cluster, prefix=prefix_of(folder), partitions=2, timeout=5, patience=10)
+        await backend.open(serving=True)
+        try:
+            yield backend.backends[1]
+        finally:
+            await backend.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attribution, "sqlite_backend", opened)
+        patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
+        patch.setattr("ingestd.plugins.stores.redis.backend._BEAT", LEASE / 3)
+        patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
+        yield

@@ -1,0 +1,114 @@
+"""The kafka sink of a test, and a broker with a listener for each protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ingestd.api.errors import SinkRetry
+from ingestd.api.events import Record
+from ingestd.plugins.sinks.kafka import KafkaSink
+
+from .kafka_cluster import KafkaCluster
+from .ports import free_port
+from .tcp_proxy import TcpProxy, tcp_proxy
+from .webhook_server import make_certificate
+
+__all__ = ["Kafka", "broker_with_logins", "incompressible", "make", "opened", "topic_of", "until_written"]
+
+_MAP = {
+    "PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "PROXIED": "PLAINTEXT", "TLS": "SSL", "MUTUAL_TLS": "SSL",
+    "LOGIN": "SASL_PLAINTEXT", "LOGIN_TLS": "SASL_SSL",
+}  # fmt: skip
+"""The protocol of each listener."""
+
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+class Kafka(NamedTuple):
+    cluster: KafkaCluster
+    proxy: TcpProxy
+    """A proxy before a listener of the broker."""
+    ports: dict[str, int]
+    """The port of each listener with TLS or logins."""
+    certificate: Path
+
+    @property
+    def behind_proxy(self) -> tuple[str]:
+        return (f"127.0.0.1:{self.proxy.port}",)
+
+
+@contextmanager
+def broker_with_logins(folder: Path) -> Iterator[Kafka]:
+    """A broker with a user `shop`, who has no rights, and a listener for each protocol."""
+    _, certificate = make_certificate(folder)
+    keystore = folder / "keystore.pem"
+    keystore.write_bytes(certificate.with_name("localhost-key.pem").read_bytes() + certificate.read_bytes())
+    settings = {
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in _MAP.items()),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificate),
+        "listener.name.mutual_tls.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:CN=localhost;User:plain",
+    }
+    for name in ("login", "login_tls"):
+        settings[f"listener.name.{name}.plain.sasl.jaas.config"] = f'{_PLAIN} user_plain="correct";'
+        for mechanism in ("scram-sha-256", "scram-sha-512"):
+            settings[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = _SCRAM
+    shown = free_port()
+    cluster = KafkaCluster(folder / "cluster", settings=settings)
+    target = cluster.listen("PROXIED", shown=shown)
+    ports = {name: cluster.listen(name) for name in ("TLS", "MUTUAL_TLS", "LOGIN", "LOGIN_TLS")}
+    try:
+        cluster.start()
+        cluster.add_user("shop", "correct")
+        with tcp_proxy(shown, target) as proxy:
+            yield Kafka(cluster, proxy, ports, certificate)
+    finally:
+        cluster.kill()
+
+
+def topic_of(folder: Path) -> str:
+    return f"t-{hashlib.sha256(bytes(folder)).hexdigest()[:16]}"
+
+
+def make(brokers: Sequence[str], topic: str, **options: Any) -> KafkaSink:
+    return KafkaSink("bus", KafkaSink.Options(**{"brokers": tuple(brokers), "topic": topic, **options}))
+
+
+@asynccontextmanager
+async def opened(brokers: Sequence[str], topic: str, **options: Any) -> AsyncIterator[KafkaSink]:
+    sink = make(brokers, topic, **options)
+    try:
+        await sink.open()
+        yield sink
+    finally:
+        await sink.close()
+
+
+def incompressible(size: int) -> str:
+    return b"".join(hashlib.sha256(str(each).encode()).hexdigest().encode() for each in range(size // 64)).decode()
+
+
+async def until_written(sink: KafkaSink, batch: Sequence[Record]) -> list[str]:
+    """Write the batch as the daemon does. Returns the reasons of the failures, which must all be the sink's."""
+    reasons = []
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await sink.write(batch)
+            except SinkRetry as error:
+                reasons.append(str(error))
+                batch = batch[error.written :]
+            else:
+                return reasons
+            await asyncio.sleep(0.05)
