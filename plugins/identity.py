@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Literal
 from weakref import WeakValueDictionary
 
@@ -18,7 +16,7 @@ from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.options import PositiveSize, Size
 from ingestd.api.privacy import Person, Visitors
-from ingestd.api.store import State, Store, key_digest, state_key
+from ingestd.api.store import State, Store, key_digest, state_key, tenant_digest
 from ingestd.api.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
@@ -263,9 +261,4 @@ def _link(tenant: str, anonymous_id: str) -> str:
 
 def _linked(tenant: str, user_id: str) -> str:
     """The value of a link: a digest of the tenant, then the user's id. The key of a link does not tell its tenant."""
-    return _digest(tenant) + user_id
-
-
-@lru_cache(maxsize=1024)
-def _digest(tenant: str) -> str:
-    return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=_TAG // 2).hexdigest()
+    return tenant_digest(tenant) + user_id

@@ -11,7 +11,7 @@ caller. Any other exception is answered 500, counted as `failed`, and logged wit
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -198,6 +198,16 @@ def explain_journey(found: JourneyRecords, store: Store) -> JourneyPart | None:
     Called after `find_journey` and the search. The journal may have removed records of the journey, and the search may
     have ended before it found all. Say what the state still knows. A call may take two seconds. An exception is logged,
     and the page says that the plugin has failed.
+    """
+
+
+@hookspec
+def state_parts(store: Store) -> Mapping[str, Collection[str]] | None:
+    """Return texts from which this plugin makes keys of its state, by tenant; "" is for state of no tenant.
+
+    Called by `ingestd store copy` to a store with another number of partitions, which must find the tenant of each
+    entry. The command knows all texts and numbers of all records, and the empty text. A plugin whose keys have other
+    texts names them here, and tenants that may have no records. `startup` has not been called. Nothing may be written.
     """
 
 

@@ -80,6 +80,7 @@ class Hooks:
         self._show_panel = _chain(manager, "show_panel")
         self._find_journey = _chain(manager, "find_journey")
         self._explain_journey = _chain(manager, "explain_journey")
+        self._state_parts = _chain(manager, "state_parts")
         self._advise = _chain(manager, "advise")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
@@ -118,6 +119,14 @@ class Hooks:
     async def explain_journey(self, found: JourneyRecords, store: Store) -> list[tuple[str, JourneyPart | HookFailure]]:
         """The name and explanation of each plugin, or its failure."""
         return await _each_in_time(self._explain_journey, "explain_journey", found, store)
+
+    async def state_parts(self, store: Store) -> dict[str, set[str]]:
+        """The texts of all plugins, by tenant. Raises `HookFailure`, `Unavailable`."""
+        found: dict[str, set[str]] = {}
+        for answer in await _each(self._state_parts, "state_parts", store):
+            for tenant, texts in answer.items():
+                found.setdefault(tenant, set()).update(texts)
+        return found
 
     async def advise(self, store: Store) -> list[CheckResult]:
         """The advice of all plugins. Raises `HookFailure`, `Unavailable`."""

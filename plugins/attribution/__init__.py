@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
@@ -17,15 +17,18 @@ from ingestd.api.options import Options as BaseOptions
 from ingestd.api.panels import Panel
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, Store
+from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
 from .journeys import Limits
+from .marks import TENANTS
 from .models import Model
 from .panel import show
 from .person import forget
+from .rollups import rollup_parts
 from .touches import Exclusions
 
 if TYPE_CHECKING:
@@ -108,6 +111,11 @@ class AttributionPlugin:
     @hookimpl
     async def explain_journey(self, found: JourneyRecords, store: Store) -> JourneyPart:
         return await explain(found, store, self._exclusions, self._consumer.unusable_ids)
+
+    @hookimpl
+    async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:
+        tenants = {tenant async for _, tenant in store.scan(TENANTS)}
+        return dict.fromkeys(["", *tenants], rollup_parts(now()))
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[CheckResult]:

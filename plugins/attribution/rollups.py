@@ -7,7 +7,7 @@ the report.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import add
 from types import MappingProxyType
@@ -35,6 +35,7 @@ __all__ = [
     "read",
     "read_tenants",
     "reversal_change",
+    "rollup_parts",
     "rows_of",
     "sum_up",
     "superseded_change",
@@ -264,6 +265,17 @@ def _key_of(row: Sums) -> _Key:
     return row.digest, row.currency
 
 
+def rollup_parts(now: int) -> Collection[str]:
+    """The texts in the keys of all rollups that may be stored, with a margin for clocks."""
+    life = 2 * _KEPT[DAY] * DAY
+    indices = {length: range((now - life) // length, now // length + kept) for length, kept in _KEPT.items()}
+    return [_part(length, index) for length, some in indices.items() for index in some]
+
+
+def _part(length: int, index: int) -> str:
+    return f"{'hour' if length == HOUR else 'day'}:{index}"
+
+
 def _key(tenant: str | None, length: int, index: int) -> str:
-    part = f"{'hour' if length == HOUR else 'day'}:{index}"
+    part = _part(length, index)
     return state_key(_KIND_OF_ALL, "", part) if tenant is None else state_key(_KIND, tenant, part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from msgspec import field
@@ -19,7 +19,7 @@ from ingestd.api.store import Store
 from ingestd.api.times import now
 
 from . import key_commands
-from .key_registry import Key, KeyRegistry, change_keys, check_name, is_uuid, normal_id
+from .key_registry import Key, KeyRegistry, change_keys, check_name, is_uuid, normal_id, read_keys
 
 __all__ = ["DeclaredKey", "KeysPlugin"]
 
@@ -82,6 +82,11 @@ class KeysPlugin:
         """Write the declared keys to the store, so that plugins and commands find them like other keys."""
         declared = {key.id: key for key in self._declared}
         await change_keys(store, lambda keys: _differences(keys, declared))
+
+    @hookimpl
+    async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:
+        keys = await read_keys(store.begin(now()))
+        return {key.tenant: () for key in [*keys.values(), *self._declared]}
 
     @hookimpl
     def authenticate(self, request: Request) -> Principal | None:

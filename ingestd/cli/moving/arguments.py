@@ -22,4 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="copy most of it beside the daemon of the source; a run without this option copies the rest",
     )
+    parser.add_argument(
+        "--leave-unknown",
+        action="store_true",
+        help="leave out state whose tenant cannot be found, if the target has another number of partitions",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from ingestd.hooks.loader import Plugins
 
 from .copying import Compared, compare_sides
 from .digests import sum_up
+from .division import divided
 from .sides import Side, make_backend, open_sides, shown
 from .store_copy import StoreCopy, refuse_source
 
@@ -38,26 +40,37 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
             return await source_is_idle() and await ends() == before
 
         before = await ends()
-        run = StoreCopy(source, target, quiet=arguments.quiet or arguments.json)
-        compared = None
-        if arguments.prepare:
-            await run.prepare()
-        else:
-            compared = await run.finish(source_is_unchanged)
+        async with _corresponding(source, target, plugins) as (ours, unknown):
+            if unknown and not arguments.leave_unknown:
+                raise CommandError(
+                    f"the tenant of some entries of state cannot be found ({_counts(unknown)}), since the records that"
+                    " they belong to were removed; add --leave-unknown to leave them out (docs/moving.md)"
+                )
+            run = StoreCopy(ours, target, quiet=arguments.quiet or arguments.json)
+            compared = None
+            if arguments.prepare:
+                await run.prepare()
+            else:
+                compared = await run.finish(source_is_unchanged)
     if arguments.json:
         _print_json(compared)
     elif compared is None:
         write(["prepared: stop the daemon, and run the same command without --prepare"])
     else:
         write(["copied, and the same on both sides:", *_lines(compared)])
+        if unknown:
+            write([f"left out, because their tenant is unknown: {_counts(unknown)}"])
 
 
 async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     for option, url in (("--from", arguments.source), ("--to", arguments.target)):
         if await make_backend(option, url, config, plugins).daemons():
             raise CommandError(f"{option}: a daemon serves from {shown(url)}; stop it first")
-    async with _both(arguments, config, plugins, copying=False) as (source, target):
-        compared = [await compare_sides(ours, theirs) for ours, theirs in zip(source, target, strict=True)]
+    async with (
+        _both(arguments, config, plugins, copying=False) as (source, target),
+        _corresponding(source, target, plugins) as (parts, _),
+    ):
+        compared = [await compare_sides(ours, theirs) for ours, theirs in zip(parts, target, strict=True)]
     if arguments.json:
         _print_json(compared)
     else:
@@ -76,15 +89,35 @@ async def _both(
         open_sides("--from", arguments.source, source) as ours,
         open_sides("--to", arguments.target, target) as theirs,
     ):
-        if len(ours) != len(theirs):
+        if len(ours) != len(theirs) and len(ours) > 1:
             raise CommandError(
-                f"{ours[0].url} has {len(ours)} partitions, but {theirs[0].url} has {len(theirs)}: only a store with as"
-                " many can be copied"
+                f"{ours[0].url} has {len(ours)} partitions, and {theirs[0].url} has {len(theirs)}: a store with several"
+                " partitions can only be copied to one with as many"
+            )
+        if len(ours) != len(theirs) and copying and arguments.prepare:
+            raise CommandError(
+                "--prepare: a store cannot be divided into partitions beside a daemon; stop it, and copy without this"
             )
         if copying:
             await refuse_source(ours)
             await target.receive_copy()
         yield ours, theirs
+
+
+@asynccontextmanager
+async def _corresponding(
+    source: Sequence[Side], target: Sequence[Side], plugins: Plugins
+) -> AsyncIterator[tuple[Sequence[Side], Counter[str]]]:
+    """The source in as many partitions as the target, and the numbers of entries that were left out, by kind."""
+    if len(source) == len(target):
+        yield source, Counter()
+        return
+    async with divided(source[0], target, plugins) as division:
+        yield division.parts, division.unknown
+
+
+def _counts(unknown: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
 
 
 def _lines(compared: Sequence[Compared]) -> Iterator[str]:

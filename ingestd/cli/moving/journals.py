@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -14,7 +14,16 @@ from ingestd.cli.forget.traces import ERASURE
 
 from .sides import Side
 
-__all__ = ["JournalDigest", "compare_journals", "copy_cursors", "copy_records", "differing_cursors"]
+__all__ = [
+    "JournalDigest",
+    "append_records",
+    "compare_journals",
+    "copy_cursors",
+    "copy_records",
+    "differing_cursors",
+    "records_of",
+    "set_cursors",
+]
 
 _PAGE = 500  # records of one commit
 _TRIMMED = 500  # records that one step removes
@@ -46,7 +55,7 @@ async def copy_records(
             for record in records:
                 if record.type == ERASURE:
                     await erased(record.at)
-            after = await _append(target, records)
+            after = await append_records(target, records)
             copied(after)
 
 
@@ -66,7 +75,8 @@ async def _align(source: Side, target: Side) -> int:
     return extent.first - 1
 
 
-async def _append(target: Side, records: Sequence[Record]) -> int:
+async def append_records(target: Side, records: Sequence[Record]) -> int:
+    """Append records, and return the position of the last one. Raises `CommandError` if it is another than expected."""
     last = await target.journal.commit(records, target.store.begin(times.now()))
     if last != records[-1].position:
         raise CommandError(f"another program writes to {target}; stop it, and begin with an empty target")
@@ -91,9 +101,9 @@ async def compare_journals(
     digest = blake2b(digest_size=16)
     changes: list[tuple[Record, bytes]] = []
     has_changed = False
-    ours = _records(source.journal, after, there.last)
+    ours = records_of(source.journal, after, there.last)
     record = await anext(ours, None)
-    async for other in _records(target.journal, after, there.last):
+    async for other in records_of(target.journal, after, there.last):
         if serving and record is not None and other.position < record.position:
             continue
         if record == other:
@@ -118,7 +128,8 @@ def _is_blanked(other: Record, record: Record) -> bool:
     return (other.position, other.type, other.at) == (record.position, record.type, record.at)
 
 
-async def _records(journal: Journal, after: int, upto: int) -> AsyncIterator[Record]:
+async def records_of(journal: Journal, after: int, upto: int) -> AsyncIterator[Record]:
+    """The records after a position and up to another one."""
     while after < upto and (records := await journal.read(after, _PAGE)):
         for record in records:
             if record.position <= upto:
@@ -129,13 +140,18 @@ async def _records(journal: Journal, after: int, upto: int) -> AsyncIterator[Rec
 async def copy_cursors(source: Side, target: Side) -> int:
     """Give the target the cursors of the source. Returns their number."""
     wanted = await _cursors(source.journal)
+    await set_cursors(target, wanted)
+    return len(wanted)
+
+
+async def set_cursors(target: Side, wanted: Mapping[str, int]) -> None:
+    """Set the positions of consumers, by name."""
     for name, position in wanted.items():
         cursor = await target.journal.acquire_cursor(name, "beginning")
         if cursor.position != position:
             state = target.store.begin(times.now())
             await target.journal.commit([], state, cursor._replace(position=position))
         await target.journal.release(cursor)
-    return len(wanted)
 
 
 async def differing_cursors(source: Side, target: Side) -> list[str]:

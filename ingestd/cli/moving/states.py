@@ -12,7 +12,7 @@ from ingestd.storage.copy_mark import MARK_KEY
 
 from .digests import Digests
 
-__all__ = ["Difference", "copy_entries", "differences", "digest_entries", "remove_others"]
+__all__ = ["Difference", "copy_entries", "differences", "digest_entries", "parts_of", "remove_others"]
 
 _PART = 250  # entries of one commit
 _PART_BYTES = 1 << 20
@@ -33,7 +33,7 @@ async def copy_entries(source: Contents, target: Contents, digests: Digests, cop
     were copied. Raises `Unavailable`.
     """
     seen = changed = 0
-    async for part in _parts(source):
+    async for part in parts_of(source):
         found = await target.find(part)
         different = [entry for entry, other in zip(part, found, strict=True) if entry != other]
         if different:
@@ -48,7 +48,7 @@ async def copy_entries(source: Contents, target: Contents, digests: Digests, cop
 async def remove_others(source: Contents, target: Contents) -> int:
     """Remove the entries of the target that the source has no more. Returns their number. Raises `Unavailable`."""
     removed = 0
-    async for part in _parts(target):
+    async for part in parts_of(target):
         found = await source.find(part)
         others = [entry for entry, other in zip(part, found, strict=True) if other is None]
         if others:
@@ -59,18 +59,18 @@ async def remove_others(source: Contents, target: Contents) -> int:
 
 async def digest_entries(contents: Contents, digests: Digests) -> None:
     """Add all entries to the digests. Raises `Unavailable`."""
-    async for part in _parts(contents):
+    async for part in parts_of(contents):
         for entry in part:
             digests.add(entry)
 
 
 async def differences(source: Contents, target: Contents) -> AsyncIterator[Difference]:
     """The entries that differ, without expired ones. Raises `Unavailable`."""
-    async for part in _parts(source):
+    async for part in parts_of(source):
         for entry, other in zip(part, await target.find(part), strict=True):
             if entry != other and not _has_expired(entry):
                 yield Difference(entry.key, "is missing" if other is None else "has another content")
-    async for part in _parts(target):
+    async for part in parts_of(target):
         for entry, other in zip(part, await source.find(part), strict=True):
             if other is None and not _has_expired(entry):
                 yield Difference(entry.key, "is not in the source")
@@ -80,7 +80,7 @@ def _has_expired(entry: Entry) -> bool:
     return entry.expires is not None and entry.expires <= times.now()
 
 
-async def _parts(contents: Contents) -> AsyncIterator[list[Entry]]:
+async def parts_of(contents: Contents) -> AsyncIterator[list[Entry]]:
     """All entries but the mark of the copy, in parts of a bounded size. The next ones are read ahead."""
     pages = contents.entries()
     coming = asyncio.ensure_future(anext(pages, None))

@@ -41,7 +41,7 @@ class WorkSharing:
 
     def __init__(self, partition: int) -> None:
         self.name = ""
-        """The name of this daemon."""
+        """The name of this daemon; empty if this process does not serve."""
         self._partition = partition
         self._wanted: set[str] = set()
         self._daemons: dict[str, list[str]] = {}
@@ -85,8 +85,8 @@ class WorkSharing:
         await self._learned.wait()
 
     def has(self, consumer: str) -> bool:
-        """Whether this daemon is to run a consumer."""
-        return self._daemon_of(consumer) == self.name
+        """Whether this daemon is to run a consumer. A command, which has no name, takes what no daemon holds."""
+        return not self.name or self._daemon_of(consumer) == self.name
 
     def passes(self, consumer: str) -> bool:
         """Whether another daemon is to run a consumer."""

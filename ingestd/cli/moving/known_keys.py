@@ -1,0 +1,84 @@
+"""The partitions of state entries. The key of an entry is a hash of its tenant and another text, so both are tried."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ingestd.api.contents import Entry
+from ingestd.api.store import key_digest, tenant_digest
+from ingestd.storage.partitions import index_of_tenant
+
+__all__ = ["HOME", "KnownKeys", "texts_in"]
+
+HOME = 0
+"""The index of the partition that has what belongs to no tenant."""
+
+_OWNER = "SELECT owner FROM known WHERE digest = ?"
+_TAG = 32  # characters of a tenant's digest in front of a value
+
+
+class KnownKeys:
+    """The keys of all tenants and texts that were seen. They are in a temporary file, because there may be millions."""
+
+    def __init__(self, partitions: int) -> None:
+        self.tenants: set[str] = set()
+        self._partitions = partitions
+        self._tags: dict[str, str] = {}
+        self._file = sqlite3.connect("", isolation_level=None)  # a file without name, which SQLite removes at the end
+        self._file.execute("PRAGMA journal_mode = OFF")
+        self._file.execute("CREATE TABLE known (digest BLOB PRIMARY KEY, owner INTEGER NOT NULL) WITHOUT ROWID")
+        self._file.execute("BEGIN")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def index_of(self, tenant: str | None) -> int:
+        return index_of_tenant(tenant, self._partitions) if tenant else HOME
+
+    def add(self, tenant: str, texts: Iterable[str]) -> None:
+        """Add the keys of a tenant; an empty one stands for what belongs to no tenant."""
+        owner = self.index_of(tenant)
+        if tenant and tenant not in self.tenants:
+            self.tenants.add(tenant)
+            self._tags[tenant_digest(tenant)] = tenant
+        rows = [(bytes.fromhex(key_digest(tenant, text)), owner) for text in {"", *texts}]
+        self._file.executemany("INSERT OR IGNORE INTO known VALUES (?, ?)", rows)
+
+    def learn(self, entry: Entry) -> None:
+        """Add what an entry tells: a value may begin with the digest of its tenant."""
+        if (tenant := self._tagged(entry)) is not None and entry.value is not None:
+            self.add(tenant, [entry.value[_TAG:]])
+            owner = self.index_of(tenant)
+            self._file.execute("INSERT OR IGNORE INTO known VALUES (?, ?)", (_digest(entry), owner))
+
+    def owners(self, entries: Sequence[Entry]) -> list[int | None]:
+        """The index of each entry's partition; None if it is unknown."""
+        otherwise = None
+        if len(self.tenants) == 1:
+            (only,) = self.tenants
+            otherwise = self.index_of(only)
+        found = [self._file.execute(_OWNER, (_digest(entry),)).fetchone() for entry in entries]
+        return [otherwise if row is None else row[0] for row in found]
+
+    def _tagged(self, entry: Entry) -> str | None:
+        return None if entry.value is None else self._tags.get(entry.value[:_TAG])
+
+
+def _digest(entry: Entry) -> bytes:
+    return bytes.fromhex(entry.key.partition(":")[2])
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts and numbers in the JSON value of a record. Some of them are the ids that keys are made of."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from texts_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_in(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield str(value)

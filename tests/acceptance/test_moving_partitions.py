@@ -1,0 +1,172 @@
+"""`ingestd store copy` from and to a Redis Cluster: all that the tenants have goes on there, nothing twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clients import wait_until
+from tests.support.cluster_shop import ClusterShop, key_of
+from tests.support.daemon import Daemon, run_ingestd
+from tests.support.journeys import IDENTIFY, TRACK
+from tests.support.ports import own_host
+from tests.support.redis_cluster import RedisCluster, redis_cluster
+from tests.support.told_sink import Told
+
+pytestmark = pytest.mark.usefixtures("told_sink")
+
+SQLITE = "sqlite:ingestd.db"
+QUICK = 'timeout = "1s"\nretry = { initial = "10ms", max = "100ms" }\nbatch = { max_wait = "0s" }'
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def other_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with redis_cluster(tmp_path_factory.mktemp("other"), primaries=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _empty(cluster: RedisCluster, other_cluster: RedisCluster) -> None:
+    for each in (cluster, other_cluster):
+        for node in each.primaries():
+            each.ask(node, "FLUSHALL")
+
+
+class Shops(ClusterShop):
+    """A shop of several tenants, which begins on SQLite. Tests control its sink `crm`."""
+
+    def __init__(self, folder: Path, cluster: RedisCluster) -> None:
+        self.crm = Told(folder)
+        tables = {"http": 'shutdown_timeout = "500ms"', **self.crm.options(QUICK)}
+        super().__init__(folder, tables, host=own_host(), cluster=cluster, partitions=PARTITIONS)
+        self.url = cluster.url
+        self.name(SQLITE)
+
+    def name(self, url: str) -> None:
+        """Let the configuration name this store."""
+        text = self.config.read_text()
+        assert f'"{self.url}"' in text
+        self.config.write_text(text.replace(f'"{self.url}"', f'"{url}"'))
+        self.url = url
+
+    def move(self, url: str) -> dict[str, Any]:
+        """Copy to another store, and go on with the copy. Returns what the command printed."""
+        done = run_ingestd(
+            "store", "copy", "--from", self.url, "--to", url, "--json", config=self.config, timeout=60
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        self.name(url)
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
+
+    def records(self) -> dict[str, list[dict[str, Any]]]:
+        """The records of each tenant."""
+        return {tenant: self.exported("--tenant", tenant) for tenant in self.tenants}
+
+    def status(self) -> dict[str, int]:
+        told = json.loads(self.command("sinks", "status", "crm", "--json"))
+        return {name: told[name] for name in ("delivered", "pending", "deadLetters")}
+
+
+class Visits:
+    """A visitor of each tenant, who comes again after each move."""
+
+    def __init__(self, shop: Shops) -> None:
+        self._shop = shop
+        self._answers: dict[tuple[str, str], Any] = {}
+        self._number = 0
+
+    def visit(self, daemon: Daemon) -> None:
+        """Each visitor repeats the last message, sends a new one, clicks on a mail, and orders, also again."""
+        number = self._number
+        self._number += 1
+        for tenant in self._shop.tenants:
+            for each in range(max(0, number - 1), number + 1):
+                self._send(daemon, tenant, f"message-{each}", data={"number": f"{tenant} {each}"})
+            if number == 0:
+                body = {"anonymousId": "visitor", "userId": "user"}
+                assert daemon.post(IDENTIFY, body, key_of(tenant)).status == 200
+            self._send(daemon, tenant, f"mail-{number}", dispatchId=f"mail-{number}")
+            for each in range(number + 1):
+                order = {"order_id": f"order-{each}", "revenue": 40, "number": f"{tenant} order"}
+                self._send(daemon, tenant, f"order-{number}-{each}", key="Order Completed", data=order)
+        wait_until(self._is_attributed)
+
+    def _send(self, daemon: Daemon, tenant: str, message: str, **members: Any) -> None:
+        body = {"key": "Page View", "data": {}, "anonymousId": "visitor", "messageId": message, **members}
+        answer = daemon.post(TRACK, body, key_of(tenant))
+        assert answer.status == 200
+        known = self._answers.setdefault((tenant, message), answer.json())
+        assert known["session"]["sessionId"] == answer.json()["session"]["sessionId"]
+
+    def _is_attributed(self) -> bool:
+        found = Counter((record["tenant"], record["orderId"]) for record in self._shop.archived('"attribution"'))
+        return len(found) == len(self._shop.tenants) * self._number
+
+    def check(self) -> None:
+        """Each order was attributed once, to the mail before it; each message has one record, in one session."""
+        records = self._shop.exported()
+        orders = [record for record in records if record["type"] == "attribution"]
+        mails = {(record["tenant"], record["orderId"]): record["touchpoint"]["dispatchId"] for record in orders}
+        assert len(orders) == len(mails) == len(self._shop.tenants) * self._number
+        assert all(mail == order.replace("order", "mail") for (_, order), mail in mails.items())
+        messages = [(record["tenant"], record["messageId"]) for record in records if record.get("messageId")]
+        assert len(messages) == len({*messages}) == len(self._answers)
+        assert len({(record["tenant"], record["sessionId"]) for record in records if record.get("messageId")}) == len(
+            self._shop.tenants
+        )
+        late = [record for record in records if (record.get("messageId") or "").startswith("mail")]
+        assert {record["userId"] for record in late} == {"user"}
+        archived = [record["id"] for record in self._shop.archived()]
+        assert len(archived) == len({*archived})
+
+
+def test_a_shop_moves_to_a_cluster_and_to_another_one(
+    tmp_path: Path, cluster: RedisCluster, other_cluster: RedisCluster
+) -> None:
+    shop = Shops(tmp_path, cluster)
+    visits, tenants = Visits(shop), shop.tenants
+    shop.crm.tell(reject={f"{tenants[1]} 0": "no", f"{tenants[2]} 0": "no", f"{tenants[2]} order": "no"})
+    with shop.serve() as daemon:
+        visits.visit(daemon)
+        wait_until(lambda: shop.is_done("sink:archive", "sink:crm", "attribution"))
+        shop.crm.tell(fail="away")
+        shop.command("sinks", "pause", "crm")
+        visits.visit(daemon)
+        wait_until(lambda: shop.is_done("sink:archive", "attribution"))
+    before, records = shop.status(), shop.records()
+    assert before["deadLetters"] == 3
+    assert before["pending"] > 0
+    for number, url in enumerate((cluster.url, other_cluster.url)):
+        printed = shop.move(url)
+        assert len(printed["partitions"]) == PARTITIONS
+        assert shop.status() == before
+        assert shop.records() == records
+        if number == 0:
+            with shop.serve() as daemon:
+                visits.visit(daemon)
+            before, records = shop.status(), shop.records()
+        visits.check()
+    shop.crm.tell()
+    with shop.serve() as daemon:
+        shop.command("sinks", "resume", "crm")
+        visits.visit(daemon)
+        wait_until(lambda: shop.status()["pending"] == 0)
+        for letter in ("01:1", "02:2-3"):
+            shop.command("sinks", "dead-letters", "retry", "crm", letter)
+        wait_until(lambda: shop.status()["deadLetters"] == 0)
+    visits.check()
+    taken = Counter(record["id"] for record in shop.crm.records())
+    assert taken == dict.fromkeys((record["id"] for record in shop.exported()), 1)
