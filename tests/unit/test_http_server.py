@@ -110,6 +110,14 @@ def test_a_chunked_body_is_bounded(sent: bytes) -> None:
     assert body.malformed
 
 
+@pytest.mark.parametrize("sent", [b"\r\n\r\nx\r\n", b"\r\nx\r\n", b"1\nx\r\n", b"1\r\nxy\r\n", b"1\r\nx\n1\r\n"])
+@pytest.mark.parametrize("before", [b"1\r\nx\r\n", b"1;a\r\nx\r\n", b"1\r\nx\r\n1\r\nx\r\n1;a\r\nx\r\n"])
+def test_a_wrong_chunk_is_refused_behind_right_ones(before: bytes, sent: bytes) -> None:
+    body = ChunkedBody(1000)
+    assert set(body.feed(before + sent)) == {ord("x")}
+    assert body.malformed
+
+
 @pytest.mark.parametrize("piece", [777, 65_536])
 def test_a_body_comes_in_1024_chunks_or_in_chunks_of_4_kib(piece: int) -> None:
     for size, count, right in ((1, 1023, True), (1, 1024, False), (4000, 1100, False), (4096, 5000, True)):

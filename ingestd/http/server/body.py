@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
+from typing import Literal
 
 from .head_parser import FIELD_LINE
 
@@ -51,13 +51,8 @@ class FixedBody(Body):
         return data
 
 
-class _Part(Enum):
-    """The next part of a body in chunks."""
-
-    SIZE = 1
-    DATA = 2
-    DATA_END = 3
-    TRAILER = 4
+_Part = Literal["size", "data", "data end", "trailer"]
+"""The next part of a body in chunks: strings, because members of an enumeration take twice as long to look up."""
 
 
 class ChunkedBody(Body):
@@ -69,25 +64,26 @@ class ChunkedBody(Body):
         self._chunks = 0
         self._left = 0
         self._beside = 0
-        self._part = _Part.SIZE
+        self._part: _Part = "size"
         self._kept = b""
 
     def feed(self, data: bytes) -> bytes:
         if self._kept:
             data = self._kept + data
-        pieces: list[bytes] = []
+        pieces: list[memoryview] = []
+        view = memoryview(data)  # its slices are copied once, when they are joined
         at, end = 0, len(data)
         while at < end and not self.malformed:
-            if self._part is _Part.DATA:
-                piece = data[at : at + self._left]
+            if self._part == "data":
+                piece = view[at : at + self._left]
                 pieces.append(piece)
                 at += len(piece)
                 self._left -= len(piece)
                 if not self._left:
-                    self._part = _Part.DATA_END
+                    self._part = "data end"
                 continue
-            if self._part is _Part.SIZE:
-                at = self._whole_chunks(data, at, pieces)
+            if self._part == "size":
+                at = self._whole_chunks(data, at, view, pieces)
             stop = data.find(_CRLF, at)
             if stop < 0:
                 self.malformed = not self._may_become_a_line(data[at:])
@@ -98,32 +94,38 @@ class ChunkedBody(Body):
                 self.rest = data[at:]
                 break
         self._kept = data[at:]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
-    def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+    def _whole_chunks(self, data: bytes, at: int, view: memoryview, pieces: list[memoryview]) -> int:
         """Read complete chunks at once, which takes a fifth of the time for small chunks.
 
         Returns the index behind them. The rest is left to be read line by line.
         """
-        read, room, chunks = _SIZE_LINE.match, self._room, self._chunks
+        read, room, chunks, beside = _SIZE_LINE.match, self._room, self._chunks, self._beside
         most = _most_chunks(self._most - room)
-        while (match := read(data, at)) is not None:
-            start, size = match.end(), int(match[1], 16)
-            stop = start + size
-            if not size or size > room or chunks >= most or data[stop : stop + 2] != _CRLF:
-                break
-            if match.lastindex == 2:
-                beside = self._beside + len(match[2])
-                if beside > _MOST_BESIDE:
+        line, size, extension = b"", 0, 0
+        while True:
+            # Clients send chunks of one size, so most size lines equal the last one and need no parsing.
+            if line and data.startswith(line, at):
+                start = at + len(line)
+            else:
+                match = read(data, at)
+                if match is None:
                     break
-                self._beside = beside
-            pieces.append(data[start:stop])
-            at, room, chunks = stop + 2, room - size, chunks + 1
-        self._room, self._chunks = room, chunks
+                start, size, extension = match.end(), int(match[1], 16), len(match[2] or b"")
+                line = b"" if extension else match[0]
+            stop = start + size
+            if not size or size > room or chunks >= most or not data.startswith(_CRLF, stop):
+                break
+            if beside + extension > _MOST_BESIDE:
+                break
+            pieces.append(view[start:stop])
+            at, room, chunks, beside = stop + 2, room - size, chunks + 1, beside + extension
+        self._room, self._chunks, self._beside = room, chunks, beside
         return at
 
     def _line(self, line: bytes) -> None:
-        if self._part is _Part.SIZE:
+        if self._part == "size":
             match = _SIZE.fullmatch(line)
             if match is None:
                 self.malformed = True
@@ -134,10 +136,10 @@ class ChunkedBody(Body):
             self._beside += len(line) - len(match[1])
             too_many = self._chunks > _most_chunks(self._most - self._room)
             self.malformed = self._room < 0 or self._beside > _MOST_BESIDE or too_many
-            self._part = _Part.DATA if self._left else _Part.TRAILER
-        elif self._part is _Part.DATA_END:
+            self._part = "data" if self._left else "trailer"
+        elif self._part == "data end":
             self.malformed = line != b""
-            self._part = _Part.SIZE
+            self._part = "size"
         elif line:
             self._beside += len(line) + 2
             self.malformed = FIELD_LINE.fullmatch(line) is None or self._beside > _MOST_BESIDE
@@ -145,9 +147,9 @@ class ChunkedBody(Body):
             self.done = True
 
     def _may_become_a_line(self, start: bytes) -> bool:
-        if self._part is _Part.SIZE:
+        if self._part == "size":
             right = _PART_OF_SIZE.fullmatch(start) is not None
-        elif self._part is _Part.DATA_END:
+        elif self._part == "data end":
             right = start == b"\r"
         else:
             right = b"\n" not in start
