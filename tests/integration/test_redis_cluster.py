@@ -161,7 +161,8 @@ async def test_slots_move_between_nodes_under_load(cluster: RedisCluster) -> Non
                 moved = await asyncio.to_thread(cluster.move_slot, slot, to, parts=30, pause=0.01)
                 assert moved > 30
                 await daemons.more(5)
-        assert daemons.away() == [[], []]
+        # One daemon may have answered all of those, before the other has found the slot.
+        await until(lambda: daemons.away() == [[], []], LONG)
 
 
 @LINES
@@ -375,7 +376,7 @@ async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_go
 
 
 async def test_a_url_of_the_wrong_kind_is_refused_with_the_right_one(cluster: RedisCluster, tmp_path: Path) -> None:
-    node = cluster.nodes[0]
+    node = cluster.primaries()[0]
     single = RedisBackend(make_pool(node.url, (), timeout=2), prefix="shop:", timeout=2, patience=5)
     with pytest.raises(ConfigError, match=r"is a node of a cluster; write redis\+cluster://host:port/"):
         await single.open(serving=True)

@@ -86,11 +86,15 @@ class RedisCluster:
         return self.primary_of(key_slot(prefix.encode()))
 
     def replica_of(self, primary: RedisServer) -> RedisServer:
+        """One of them, as soon as the primary knows of it: its gossip may be older than the replica's connection."""
         name = self.id_of(primary)
-        (port,) = (
-            int(words[1].partition("@")[0].rpartition(":")[2]) for words in self.view(primary) if words[3] == name
-        )
-        return self.node(port)
+
+        def ports() -> list[int]:
+            lines = [words for words in self.view(primary) if words[3] == name and "fail" not in words[2]]
+            return [int(words[1].partition("@")[0].rpartition(":")[2]) for words in lines]
+
+        wait_until(lambda: bool(ports()), 20)
+        return self.node(ports()[0])
 
     def primaries(self) -> list[RedisServer]:
         found = []
