@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from ingestd.api.contents import Entry
+from ingestd.api.store import Field, state_key
+from ingestd.api.times import now
+from ingestd.plugins.stores.sqlite import SqliteBackend
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
-from tests.support.daemon import Daemon, run_ingestd
+from tests.support.daemon import INGESTD, Daemon, run_ingestd
 from tests.support.journeys import IDENTIFY, TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
@@ -22,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("told_sink")
 
 SQLITE = "sqlite:ingestd.db"
 QUICK = 'timeout = "1s"\nretry = { initial = "10ms", max = "100ms" }\nbatch = { max_wait = "0s" }'
-PARTITIONS = 4
+PARTITIONS = 3
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,8 @@ class Shops(ClusterShop):
 
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """The records of each tenant."""
-        return {tenant: self.exported("--tenant", tenant) for tenant in self.tenants}
+        exported = self.exported()
+        return {tenant: [each for each in exported if each["tenant"] == tenant] for tenant in self.tenants}
 
     def status(self) -> dict[str, int]:
         told = json.loads(self.command("sinks", "status", "crm", "--json"))
@@ -170,3 +176,56 @@ def test_a_shop_moves_to_a_cluster_and_to_another_one(
     visits.check()
     taken = Counter(record["id"] for record in shop.crm.records())
     assert taken == dict.fromkeys((record["id"] for record in shop.exported()), 1)
+
+
+def copy(shop: Shops, *arguments: str, code: int) -> str:
+    """The output of a copy to the cluster, or the reason for this exit code."""
+    command = ["store", "copy", "--from", SQLITE, "--to", shop.cluster.url, *arguments]
+    done = run_ingestd(*command, config=shop.config, timeout=60)
+    assert done.returncode == code, done.stderr
+    return done.stderr.splitlines()[-1] if code else done.stdout
+
+
+def kill_copy(shop: Shops, *arguments: str) -> None:
+    """Begin a copy to the cluster, and kill it in the second partition."""
+    command = [INGESTD, "store", "copy", "--from", SQLITE, "--to", shop.cluster.url, *arguments]
+    with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.PIPE, text=True) as killed:
+        assert killed.stderr is not None
+        while not killed.stderr.readline().startswith("partition 01"):
+            assert killed.poll() is None
+        killed.kill()
+
+
+async def test_what_a_division_leaves_out_and_how_it_continues(tmp_path: Path, cluster: RedisCluster) -> None:
+    shop = Shops(tmp_path, cluster)
+    with shop.serve() as daemon:
+        Visits(shop).visit(daemon)
+        wait_until(lambda: shop.is_done("sink:archive", "sink:crm", "attribution"))
+    backend = SqliteBackend(shop.folder / "ingestd.db", cache=1000, busy_timeout=1.0)
+    await backend.open(serving=False)
+    assert backend.contents is not None
+    profile = {"plan": Field(1, '"free"')}
+    unknown = [Entry(state_key("user-profile", "gone", user), fields=profile) for user in ("a", "b")]
+    passing = Entry(state_key("session", "gone", "visitor"), "session", expires=now() + 3_600_000)
+    await backend.contents.replace([*unknown, passing])
+    await backend.close()
+    assert "--prepare: a store cannot be divided" in copy(shop, "--prepare", code=1)
+    assert "cannot be found (2 user-profile)" in copy(shop, code=1)
+    kill_copy(shop, "--leave-unknown")
+    shop.name(cluster.url)
+    done = run_ingestd("serve", config=shop.config)
+    assert done.returncode == 78
+    assert "is unfinished" in done.stderr
+    assert "left out, because their tenant is unknown: 2 user-profile" in copy(shop, "--leave-unknown", code=0)
+    done = run_ingestd("store", "compare", "--from", SQLITE, "--to", cluster.url, config=shop.config)
+    assert done.returncode == 0, done.stderr
+    with shop.serve():
+        pass
+
+
+def test_a_store_with_partitions_is_not_copied_to_one_without(tmp_path: Path, cluster: RedisCluster) -> None:
+    shop = Shops(tmp_path, cluster)
+    command = ["store", "copy", "--from", cluster.url, "--to", "sqlite:other.db"]
+    done = run_ingestd(*command, config=shop.config)
+    assert done.returncode == 1
+    assert "has 3 partitions, and sqlite:other.db has 1" in done.stderr
