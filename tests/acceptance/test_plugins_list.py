@@ -89,7 +89,7 @@ def test_built_in_plugins_are_listed_like_others(tmp_path: Path) -> None:
     plugins = listed(Shop(tmp_path))
     assert {plugin["distribution"] for plugin in plugins.values()} == {"ingestd"}
     assert plugins["sqlite"]["stores"] == ["sqlite"]
-    assert plugins["redis"]["stores"] == ["redis", "rediss", "unix"]
+    assert plugins["redis"]["stores"] == ["redis", "redis+cluster", "rediss", "rediss+cluster", "unix"]
     assert plugins["jsonl"]["sinks"] == ["jsonl"]
     assert (plugins["keys"]["sinks"], plugins["keys"]["stores"]) == ([], [])
     for plugin in plugins.values():

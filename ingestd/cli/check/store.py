@@ -44,9 +44,8 @@ async def look_at_store(
             found = await backends.describe()
             losses = [(partition.name, partition.store.loss) for partition in backends.partitions]
             found += [_loss(name, loss) for name, loss in losses if loss is not None]
-            if (copy := await _unfinished_copy(config, backends.partitions[0].store)) is not None:
-                found.append(copy)
-            report.add("store", found)
+            report.add("store", found)  # before further reads: they fail if the store refuses everything
+            report.add("store", await _unfinished_copy(config, backends.partitions[0].store))
             partitions, missing = await _look_at_journals(backends.partitions)
             report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
             try:
@@ -67,12 +66,12 @@ async def look_at_store(
     return pid
 
 
-async def _unfinished_copy(config: Config, store: Store) -> CheckResult | None:
+async def _unfinished_copy(config: Config, store: Store) -> list[CheckResult]:
     try:
         await refuse_unfinished(config.place("store.url"), store)
     except ConfigError as error:
-        return CheckResult("copy", str(error), "broken")
-    return None
+        return [CheckResult("copy", str(error), "broken")]
+    return []
 
 
 def _loss(partition: str, loss: str) -> CheckResult:
