@@ -25,6 +25,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 from ingestd.plugins.stores.redis.servers import make_pool
+from tests.support.deriver import Deriver
 from tests.support.journals import append, running, until
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 from tests.support.redis_server import RedisServer, redis_server
@@ -55,21 +56,6 @@ def cluster(nodes: RedisCluster) -> Iterator[RedisCluster]:
     for node in nodes.running:
         node.signal(signal.SIGCONT)
     nodes.settle()
-
-
-class Deriver(Consumer):
-    """Derives a record from each event, and counts them."""
-
-    name = "deriver"
-    max_records = 20
-    key = "derived:count"
-
-    async def process(self, records: Sequence[Record], step: Step) -> None:
-        for record in records:
-            if record.type == "event":
-                count = int(await step.state.get(self.key) or "0") + 1
-                await step.state.put(self.key, f"{count}")
-                step.append(Record("derived", NOW, record.body))
 
 
 class Daemons:

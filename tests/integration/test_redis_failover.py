@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.api.consumer import Consumer, Step
+from ingestd.api.consumer import Step
 from ingestd.api.errors import DuplicateMessage, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.testing.appending import append_each
+from tests.support.deriver import Deriver
 from tests.support.journals import running, until
 from tests.support.redis_proxy import redis_proxy
 from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
@@ -56,21 +57,6 @@ async def opened(watched: WatchedRedis, *, replicas: int) -> AsyncIterator[Redis
         yield backend
     finally:
         await backend.close()
-
-
-class Deriver(Consumer):
-    """Derives a record from each event, and counts them."""
-
-    name = "deriver"
-    max_records = 20
-    key = "derived:count"
-
-    async def process(self, records: Sequence[Record], step: Step) -> None:
-        for record in records:
-            if record.type == "event":
-                count = int(await step.state.get(self.key) or "0") + 1
-                await step.state.put(self.key, f"{count}")
-                step.append(Record("derived", NOW, record.body))
 
 
 async def derived_once(backend: RedisBackend) -> bool:
