@@ -7,6 +7,7 @@ times than `retry.attempts`. Afterwards its target has each record once, and the
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from tests.support.troubled_sink import TroubledSink, troubled_sink
 from tests.support.webhook_server import raw_server
 
 _FAILURES = 8
+_PAGES = Path(__file__).parents[2] / "docs" / "sinks"
 
 
 @contextmanager
@@ -41,6 +43,21 @@ def full(folder: Path) -> Iterator[None]:
         yield
     finally:
         ballast.unlink()
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The troubles in the table of a sink's page, each with the reason that the page shows."""
+    table = (_PAGES / page).read_text().partition("| trouble |")[2].partition("\n\n")[0]
+    return dict(re.findall(r"^\| ([^|`]+?) \| `([^`]+)` \|", table, re.MULTILINE))
+
+
+def test_the_pages_list_these_troubles_and_their_reasons() -> None:
+    kafka = {name: message for name, (_, message, _) in KAFKA.items()}
+    clickhouse, parquet = ({name: each[1] for name, each in some.items()} for some in (CLICKHOUSE, PARQUET | S3))
+    for page, tested in (("kafka.md", kafka), ("clickhouse.md", clickhouse), ("parquet.md", parquet)):
+        shown = rows_of(page)
+        assert shown.keys() == tested.keys()
+        assert not [name for name in tested if re.search(tested[name], shown[name]) is None]
 
 
 # ClickHouse
@@ -69,10 +86,12 @@ class Warehouse(NamedTuple):
 
     @contextmanager
     def away_at_the_start(self) -> Iterator[None]:
-        with self.away():
-            self.sink.reconfigure('timeout = "5s"', 'timeout = "6s"')
+        port, other = str(self.proxy.port), str(free_port())
+        self.sink.reconfigure(f"127.0.0.1:{port}", f"127.0.0.1:{other}")
+        try:
             yield
-        self.sink.reconfigure('timeout = "6s"', 'timeout = "5s"')
+        finally:
+            self.sink.reconfigure(f"127.0.0.1:{other}", f"127.0.0.1:{port}")
 
     @contextmanager
     def impatient(self) -> Iterator[None]:
@@ -114,9 +133,9 @@ class Warehouse(NamedTuple):
             self.sink.reconfigure("wrong", self.server.password)
 
     @contextmanager
-    def configured(self, query: str | None = "SELECT 1", **settings: str) -> Iterator[None]:
+    def configured(self, query: str | None = "SELECT 1", *, settings: str = "", quota: str = "") -> Iterator[None]:
         self.server.kill()
-        self.server.configure(**settings)
+        self.server.configure(settings=settings, quota=quota)
         self.server.start(query)
         try:
             yield
@@ -127,8 +146,8 @@ class Warehouse(NamedTuple):
 
 
 CLICKHOUSE: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
-    "unreachable": (Warehouse.away, "connection to 127.0.0.1:.* failed|closed the connection"),
-    "unreachable at the start": (Warehouse.away_at_the_start, "connection to 127.0.0.1:.* failed|closed"),
+    "away behind a proxy": (Warehouse.away, "closed the connection without an answer"),
+    "unreachable at the start": (Warehouse.away_at_the_start, "the connection to .* failed: Connection refused"),
     "hangs": (Warehouse.held, "took longer than 0.3 s"),
     "slow": (Warehouse.slow, "a write took longer than 0.3 s"),
     "full": (lambda warehouse: full(warehouse.server.folder / "data"), "No space left|not enough space"),
@@ -223,10 +242,13 @@ class Lake(NamedTuple):
 
 
 PARQUET: dict[str, tuple[Callable[[Lake], Any], str]] = {
-    "full": (lambda lake: full(lake.disk), "No space left"),
-    "gone": (Lake.gone, "lake has gone"),
-    "read-only": (Lake.read_only, "Read-only file system"),
-    "other columns": (Lake.other_columns, "the column id of .*z.parquet is int64, and the sink writes string"),
+    "disk is full": (lambda lake: full(lake.disk), "No space left"),
+    "folder is gone": (Lake.gone, "lake has gone"),
+    "folder is read-only": (Lake.read_only, "Read-only file system"),
+    "files have other columns": (
+        Lake.other_columns,
+        "the column id of .*z.parquet is int64, and the sink writes string",
+    ),
 }
 
 
@@ -313,7 +335,7 @@ S3: dict[str, tuple[Callable[[Bucket], Any], str]] = {
     "access denied": (lambda bucket: bucket.answering(403, "AccessDenied"), "ACCESS_DENIED"),
     "bucket is gone": (lambda bucket: bucket.answering(404, "NoSuchBucket"), "NO_SUCH_BUCKET|no bucket shop"),
     "slow down": (lambda bucket: bucket.answering(503, "SlowDown"), "SLOW_DOWN"),
-    "full": (lambda bucket: bucket.answering(507, "InsufficientStorage"), "507"),
+    "storage is full": (lambda bucket: bucket.answering(507, "InsufficientStorage"), "507"),
 }
 
 
@@ -374,19 +396,11 @@ class Bus(NamedTuple):
 
     @contextmanager
     def without_rights(self) -> Iterator[None]:
-        self.kafka.cluster.deny("shop", "WRITE", "shop")
+        self.kafka.cluster.deny("shop", "WRITE", "events")
         try:
             yield
         finally:
-            self.kafka.cluster.allow("shop", "WRITE", "shop")
-
-    @contextmanager
-    def without_replicas(self) -> Iterator[None]:
-        self.kafka.cluster.alter("shop", min_insync_replicas="2")
-        try:
-            yield
-        finally:
-            self.kafka.cluster.alter("shop", min_insync_replicas="1")
+            self.kafka.cluster.allow("shop", "WRITE", "events")
 
 
 KAFKA: dict[str, tuple[Callable[[Bus], Any], str, int]] = {
@@ -394,8 +408,7 @@ KAFKA: dict[str, tuple[Callable[[Bus], Any], str, int]] = {
     "unreachable at the start": (Bus.away_at_the_start, "Connection refused", 3),
     "wrong password": (lambda bus: bus.changed('"correct"', '"incorrect"'), "uthentication", 3),
     "a right is missing": (Bus.without_rights, r"\(TOPIC_AUTHORIZATION_FAILED\)", 4),
-    "no topic": (lambda bus: bus.changed('"shop"', '"other"'), "other", 4),
-    "too few replicas": (Bus.without_replicas, "do not acknowledge messages in time: ", 1),
+    "no topic": (lambda bus: bus.changed('"events"', '"other"'), "there is no topic other", 3),
 }
 
 
@@ -403,14 +416,14 @@ KAFKA: dict[str, tuple[Callable[[Bus], Any], str, int]] = {
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     folder = tmp_path_factory.mktemp("kafka")
     with broker_with_logins(folder, disk_megabytes=64) as kafka:
-        kafka.cluster.create("shop")
-        kafka.cluster.allow("shop", "WRITE", "shop")
+        kafka.cluster.create("events")
+        kafka.cluster.allow("shop", "WRITE", "events")
 
         def read() -> list[Any]:
-            return [record for record in kafka.cluster.records("shop") if record["type"] == "event"]
+            return [record for record in kafka.cluster.records("events") if record["type"] == "event"]
 
         options = (
-            f'type = "kafka"\nbrokers = ["127.0.0.1:{kafka.ports["LOGIN"]}"]\ntopic = "shop"\ncreate = false\n'
+            f'type = "kafka"\nbrokers = ["127.0.0.1:{kafka.ports["LOGIN"]}"]\ntopic = "events"\ncreate = false\n'
             'user = "shop"\npassword = "correct"'
         )
         with troubled_sink(tmp_path_factory.mktemp("shop"), options, read) as sink:
