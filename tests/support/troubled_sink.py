@@ -50,6 +50,7 @@ class TroubledSink:
         with trouble():
             self._send()
             wait_until(lambda: self._metric("retries_total") >= before + failures)
+            wait_until(lambda: self._status()["lastError"] is not None)  # a failure is stored within a second
             status = self._status()
             assert status["state"] == "failing"
             assert re.search(message, status["lastError"]["reason"]), status["lastError"]
