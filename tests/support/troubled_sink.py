@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .clients import wait_until
-from .daemon import Daemon, Shop
+from .daemon import PATIENCE, Daemon, Shop
 
 __all__ = ["TroubledSink", "troubled_sink"]
 
@@ -50,8 +51,7 @@ class TroubledSink:
         with trouble():
             self._send()
             wait_until(lambda: self._metric("retries_total") >= before + failures)
-            wait_until(lambda: self._status()["lastError"] is not None)  # a failure is stored within a second
-            status = self._status()
+            status = self._failing_status()
             assert status["state"] == "failing"
             assert re.search(message, status["lastError"]["reason"]), status["lastError"]
             assert status["pending"] == self._metric("pending") == _VISITORS
@@ -86,8 +86,14 @@ class TroubledSink:
         found = sorted(self._read(), key=lambda record: int(record["data"]["number"]))
         assert [record["id"] for record in found] == [record["id"] for record in wanted]
 
-    def _status(self) -> Any:
-        return json.loads(self._shop.command("sinks", "status", "target", "--json"))
+    def _failing_status(self) -> Any:
+        """The status once it has a failure, which the daemon stores within a second."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            status = json.loads(self._shop.command("sinks", "status", "target", "--json"))
+            if status["lastError"] is not None:
+                return status
+            assert time.monotonic() < deadline, status
 
     def _metric(self, name: str) -> float:
         return self._daemon.metric(f'ingestd_sink_{name}{{sink="target"}}')
