@@ -417,7 +417,8 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     folder = tmp_path_factory.mktemp("kafka")
     with broker_with_logins(folder, disk_megabytes=64) as kafka:
         kafka.cluster.create("events")
-        kafka.cluster.allow("shop", "WRITE", "events")
+        for topic in ("events", "other"):
+            kafka.cluster.allow("shop", "WRITE", topic)
 
         def read() -> list[Any]:
             return [record for record in kafka.cluster.records("events") if record["type"] == "event"]
