@@ -330,7 +330,7 @@ class Bucket(NamedTuple):
 S3: dict[str, tuple[Callable[[Bucket], Any], str]] = {
     "unreachable": (lambda bucket: bucket.diverted(free_port()), "NETWORK_CONNECTION"),
     "unreachable at the start": (Bucket.away_at_the_start, "NETWORK_CONNECTION"),
-    "hangs": (Bucket.held, "took longer than|[Tt]imeout"),
+    "hangs": (Bucket.held, "took longer than .* s$|Timeout was reached"),
     "wrong secret": (Bucket.wrong_secret, "SIGNATURE_DOES_NOT_MATCH"),
     "access denied": (lambda bucket: bucket.answering(403, "AccessDenied"), "ACCESS_DENIED"),
     "bucket is gone": (lambda bucket: bucket.answering(404, "NoSuchBucket"), "NO_SUCH_BUCKET|no bucket shop"),
