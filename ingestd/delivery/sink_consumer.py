@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
@@ -190,11 +191,14 @@ class SinkConsumer(Consumer):
         name = self.sink.name
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
-        self._orders = await load_commands(state, name)
-        self.progress = progress = await load_progress(state, name)
+        # Together in one round trip, which is most of the work of an idle daemon with many partitions.
+        self._orders, self.progress, stored = await asyncio.gather(
+            load_commands(state, name), load_progress(state, name), load_last_failure(state, name)
+        )
+        progress = self.progress
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
-        if self._trouble != await load_last_failure(state, name):
+        if self._trouble != stored:
             await save_last_failure(state, name, self._trouble)
         self._looked = time.monotonic()
 
