@@ -73,6 +73,23 @@ class Contents(ABC):
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
         """What the store has under the keys of these entries, in their order; None for an absent key."""
 
+    async def keys(self) -> AsyncIterator[Sequence[str]]:
+        """The keys of all durable entries, in any order, some at a time.
+
+        A key may come twice, and a key without an entry may be among them. A back end that need not read the entries
+        for it overrides this.
+        """
+        async for some in self.entries():
+            yield [entry.key for entry in some]
+
+    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
+        """Which of these keys have no entry, in their order.
+
+        A back end that need not read the entries for it overrides this.
+        """
+        found = await self.find([Entry(key) for key in keys])
+        return [key for key, entry in zip(keys, found, strict=True) if entry is None]
+
     @abstractmethod
     async def replace(self, entries: Sequence[Entry]) -> None:
         """Store these entries durably, each in place of all that its key has, and all of them or none."""
