@@ -39,9 +39,14 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Approximate bytes of the entry's content."""
-        size = len(self.key) + len(self.value or "")
-        size += sum([len(name) + len(field.value) for name, field in (self.fields or {}).items()])
-        return size + sum(map(len, self.members or ()))
+        size = len(self.key)
+        if self.value is not None:
+            size += len(self.value)
+        if self.fields is not None:
+            size += sum([len(name) + len(field.value) for name, field in self.fields.items()])
+        if self.members is not None:
+            size += sum(map(len, self.members))
+        return size
 
     def digest(self) -> bytes:
         """A digest of 16 bytes. Equal entries have equal digests in every back end."""
