@@ -78,7 +78,7 @@ class Contents(ABC):
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
         """What the store has under the keys of these entries, in their order; None for an absent key."""
 
-    async def keys(self) -> AsyncIterator[Sequence[str]]:
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
         """The keys of all durable entries, in any order, some at a time.
 
         A key may come twice, and a key without an entry may be among them. A back end that need not read the entries

@@ -130,7 +130,7 @@ class ContentsContract(ABC):
         async with self.contents(tmp_path) as (_, contents):
             await contents.replace(wanted)
             await contents.remove(wanted[1::2])
-            found = {key async for keys in contents.keys() for key in keys}
+            found = {key async for keys in contents.all_keys() for key in keys}
             assert set(there) <= found
             assert await contents.absent([*there, *gone]) == gone
             assert await contents.absent(there) == []

@@ -65,7 +65,7 @@ async def remove_others(source: Contents, target: Contents) -> int:
 
 async def _others(source: Contents, target: Contents) -> AsyncIterator[list[Entry]]:
     """The entries of the target that the source does not have. A key of them may come twice."""
-    async for keys in target.keys():
+    async for keys in target.all_keys():
         absent = [Entry(key) for key in await source.absent(keys) if key != MARK_KEY]
         if absent and (others := [entry for entry in await target.find(absent) if entry is not None]):
             yield others

@@ -61,7 +61,7 @@ class RedisContents(Contents):
             names = [raw.decode()[len(prefix) :] for raw in found]
             yield [name for name in names if _NAME.fullmatch(name)]
 
-    async def keys(self) -> AsyncIterator[Sequence[str]]:
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
         async for names in self._names():
             yield [_key(name) for name in names]
 

@@ -50,7 +50,7 @@ class SqliteContents(Contents):
         renewals = self._database.renewals.of(keys) if self._database.commits is not None else None
         return await self._database.connections.read(read_entries, keys, renewals)
 
-    async def keys(self) -> AsyncIterator[Sequence[str]]:
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
         yield [*await self._database.logged_keys()]
         for table in ("state", "member"):
             async for keys in self._keys(table):
