@@ -17,7 +17,7 @@ from ingestd.hooks.loader import Plugins
 from .copying import Compared, compare_sides
 from .digests import sum_up
 from .division import divided
-from .sides import Side, make_backend, open_sides, shown
+from .sides import Side, make_backend, open_sides, refuse_missing, shown
 from .store_copy import StoreCopy, refuse_source
 
 __all__ = ["compare", "copy"]
@@ -83,6 +83,9 @@ async def _both(
 ) -> AsyncIterator[tuple[Sequence[Side], Sequence[Side]]]:
     source = make_backend("--from", arguments.source, config, plugins)
     target = make_backend("--to", arguments.target, config, plugins)
+    await refuse_missing("--from", arguments.source, source)
+    if not copying:
+        await refuse_missing("--to", arguments.target, target)
     if await target.daemons():
         raise CommandError(f"--to: a daemon serves from {shown(arguments.target)}; stop it first")
     async with (
