@@ -1,9 +1,9 @@
-"""All tests of attribution, with the state on Redis. The journal is also on Redis, or in a file."""
+"""All tests of attribution, with the state and the journal on Redis."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from hashlib import sha1
 from itertools import repeat
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 from ingestd.api.backend import Backend
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.plugins.stores.sqlite import SqliteBackend
 from tests.integration import (
     test_attribution,
     test_attribution_bounds,
@@ -23,7 +22,6 @@ from tests.integration import (
 )
 from tests.integration.test_attribution_replay import LONG_AFTER, RULES, busy
 from tests.support import attribution
-from tests.support.apart import Apart
 from tests.support.attribution import attributing
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append
@@ -53,22 +51,23 @@ def prefix_of(folder: Path) -> str:
     return sha1(str(folder).encode(), usedforsecurity=False).hexdigest() + ":"
 
 
-def apart(server: RedisServer, folder: Path) -> Backend:
-    journal = SqliteBackend(folder / "journal.db", cache=1000, busy_timeout=1.0)
-    return Apart(on_redis(server, folder), journal)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with redis_server(tmp_path_factory.mktemp("redis"), {"appendfsync": "no"}) as server:
         yield server
 
 
-@pytest.fixture(scope="module", autouse=True, params=[on_redis, apart])
-def arrangement(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def arrangement(server: RedisServer) -> Iterator[None]:
+    with arranged(server, on_redis):
+        yield
+
+
+@contextmanager
+def arranged(server: RedisServer, make: Callable[[RedisServer, Path], Backend]) -> Iterator[None]:
     """Replace the SQLite back end of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attribution, "sqlite_backend", opener(server, request.param))
+        patch.setattr(attribution, "sqlite_backend", opener(server, make))
         patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
         patch.setattr("ingestd.plugins.stores.redis.backend._BEAT", LEASE / 3)
         patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
