@@ -15,7 +15,7 @@ from tests.support.daemon import BASE, Shop
 from tests.support.init import NAMES, Init, listener
 
 CLIENTS = 32
-EVENTS = 10_000
+EVENTS = 4_000
 RESTARTS = 5
 
 
