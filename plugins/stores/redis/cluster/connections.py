@@ -75,8 +75,7 @@ class SlotPool(ConnectionPool):
             connection_class=_SecureSlotConnection if url.is_secure else _SlotConnection,
             find=partial(topology.primary_of, slot),
             redis_connect_func=greet,
-            **connection_options(timeout),
-            **url.options,
+            **{**connection_options(timeout), **url.options},
         )
 
 
