@@ -43,11 +43,16 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{','.join(f'127.0.0.1:{announced_port(node)}' for node in self.nodes)}/"
+        return f"redis+cluster://{self.addresses}/"
+
+    @property
+    def addresses(self) -> str:
+        """The nodes in the form of a URL; with TLS, their TLS ports."""
+        return ",".join(f"127.0.0.1:{announced_port(node)}" for node in self.nodes)
 
     def node(self, port: int) -> RedisServer:
-        """The node with this port, as other nodes know it."""
-        return next(node for node in self.nodes if announced_port(node) == port)
+        """The node with this port, in an answer to a client without TLS."""
+        return next(node for node in self.nodes if port in (node.port, announced_port(node)))
 
     def ask(self, node: RedisServer, *command: Any) -> Any:
         with node.client() as client:
@@ -176,8 +181,8 @@ def _has(ranges: Sequence[str], slot: int) -> bool:
 
 
 def announced_port(node: RedisServer) -> int:
-    """The port for daemons and other nodes. With a `CuttableNetwork`, it is that of a proxy."""
-    return int(node.options.get("cluster-announce-port", node.port))
+    """The port for daemons and other nodes: that of a proxy with a `CuttableNetwork`, or that of TLS."""
+    return int(node.options.get("cluster-announce-port") or node.options.get("tls-port") or node.port)
 
 
 def cluster_backend(
@@ -212,10 +217,12 @@ def redis_cluster(
     replicas: bool = True,
     options: Mapping[str, str] | None = None,
     network: CuttableNetwork | None = None,
+    tls: tuple[Path, Path] | None = None,
 ) -> Iterator[RedisCluster]:
     """A cluster, with a replica of each primary or none. `options` are further ones of redis-server.
 
-    In a `network`, each node has the name of its folder, and tests reach the nodes past the network.
+    In a `network`, each node has the name of its folder, and tests reach the nodes past the network. `tls` are files of
+    a key and a certificate: daemons and nodes then connect with TLS only, and tests without.
     """
     with ExitStack() as stack:
         nodes = []
@@ -223,6 +230,8 @@ def redis_cluster(
             own = {**_OPTIONS, "cluster-port": str(free_port()), **(options or {})}
             if network is not None:
                 own |= _announce(f"127.0.2.{number + 1}")
+            if tls is not None:
+                own |= _secure(*tls)
             node = RedisServer(folder / f"node-{number}", own)
             if network is not None:
                 _connect(network, node)
@@ -241,6 +250,18 @@ def _announce(address: str) -> dict[str, str]:
         "cluster-announce-ip": "127.0.0.1",
         "cluster-announce-port": str(free_port()),
         "cluster-announce-bus-port": str(free_port()),
+    }
+
+
+def _secure(key: Path, certificate: Path) -> dict[str, str]:
+    return {
+        "tls-port": str(free_port()),
+        "tls-cluster": "yes",
+        "tls-replication": "yes",
+        "tls-key-file": str(key),
+        "tls-cert-file": str(certificate),
+        "tls-ca-cert-file": str(certificate),
+        "tls-auth-clients": "no",
     }
 
 

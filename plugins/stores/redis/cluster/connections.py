@@ -86,7 +86,10 @@ class _SlotConnection(Connection):
 
     async def connect(self) -> None:
         if not self.is_connected:
-            self.host, self.port = await self._find()
+            try:
+                self.host, self.port = await self._find()
+            except ConfigError as error:  # the nodes were replaced by others while a daemon runs
+                raise ClusterDownError(str(error)) from error
         await super().connect()  # type: ignore[no-untyped-call]  # it is redis-py's
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
