@@ -18,7 +18,8 @@ _divide = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 def decode_answers(answers: bytes) -> list[tuple[bool, Any]]:
     """For each operation: whether it was done, and its answer or the reason.
 
-    A stored text that another program has damaged may not be UTF-8. Only the operations that read it fail then. Raises
+    A stored text that another program has damaged may not be UTF-8. Only the operations that read it fail then; one
+    operation may read for several events. Raises
     `ResponseError` if the answers cannot even be told apart.
     """
     try:

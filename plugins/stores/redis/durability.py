@@ -51,7 +51,7 @@ async def ask(client: aioredis.Redis) -> Durability:
         None if aof is None else bool(int(aof)),
         await setting(client, "appendfsync"),
         memory.get("maxmemory_policy"),
-        server.get("redis_mode"),
+        server.get("redis_mode") or server.get("server_mode"),  # the latter is Valkey's
     )
 
 
