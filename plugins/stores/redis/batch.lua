@@ -874,7 +874,7 @@ if known_id then
 end
 local earlier = known[batch] and cmsgpack.unpack(known[batch])
 if earlier then
-  -- Later versions of Redis and Valkey let WAIT wait for writes of its own connection only. A repeated batch comes on a
+  -- In Valkey 9.1, WAIT waits for writes of its own connection only. A repeated batch comes on a
   -- new connection, so without this write its answer would not wait for any replica.
   redis.call('PEXPIRE', batch, REMEMBERED)
 end
