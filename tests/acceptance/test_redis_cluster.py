@@ -161,3 +161,16 @@ def test_check_describes_the_cluster(shop: ClusterShop) -> None:
         shown = run_ingestd("check", config=shop.config).stdout
     assert "3 primaries and 3 replicas have 16384 of 16384 slots" in shown
     assert "a trial write is in every partition" in shown
+    assert "cluster-require-full-coverage" not in shown
+
+
+def test_check_warns_of_nodes_that_stop_when_another_is_away(shop: ClusterShop) -> None:
+    node = shop.node_of(shop.tenants[0])
+    shop.cluster.ask(node, "CONFIG SET", "cluster-require-full-coverage", "yes")
+    try:
+        with shop.serve_with(1):
+            shown = " ".join(run_ingestd("check", config=shop.config).stdout.split())
+    finally:
+        shop.cluster.ask(node, "CONFIG SET", "cluster-require-full-coverage", "no")
+    assert f"cluster-require-full-coverage is yes on 127.0.0.1:{node.port}: one primary that is away" in shown
+    assert "Set cluster-require-full-coverage no on every node" in shown

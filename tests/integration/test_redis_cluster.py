@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,14 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 from ingestd.plugins.stores.redis.servers import make_pool
-from tests.support.deriver import Deriver
+from tests.support.cluster_daemons import PARTITIONS, opened, serving
 from tests.support.journals import append, running, until
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.senders import LONG, NOW, Senders, texts
+from tests.support.senders import LONG, NOW, texts
 
-PARTITIONS = 6
 PROMPT = 10.0
 """The seconds within which the daemons share the work anew."""
-TIMEOUT = 0.5
 
 LINES = pytest.mark.logs(
     r"ingestd.redis WARNING partition \d\d: events cannot be stored: ",
@@ -56,83 +54,6 @@ def cluster(nodes: RedisCluster) -> Iterator[RedisCluster]:
     for node in nodes.running:
         node.signal(signal.SIGCONT)
     nodes.settle()
-
-
-class Daemons:
-    """Two daemons that serve from a cluster, with a consumer of each partition, and senders to all partitions."""
-
-    def __init__(self, cluster: RedisCluster, backends: Sequence[ClusterBackend]) -> None:
-        self.backends = backends
-        self._cluster = cluster
-        self.senders = {
-            name: Senders([backend.backends[number] for backend in backends], 2, pause=0.02)
-            for number, name in enumerate(partition.name for partition in backends[0].partitions)
-        }
-
-    @property
-    def partitions(self) -> Sequence[RedisBackend]:
-        """As the first daemon sees them."""
-        return self.backends[0].backends
-
-    async def more(self, count: int, names: Sequence[str] | None = None) -> None:
-        """Wait until each partition, or each of those, has answered `count` more messages."""
-        await asyncio.gather(*(self.senders[name].more(count) for name in names or self.senders))
-
-    def of_node(self, node: RedisServer) -> list[str]:
-        """The partitions on a primary, by name."""
-        return [
-            partition.name
-            for partition, backend in zip(self.backends[0].partitions, self.partitions, strict=True)
-            if self._cluster.primary_of_key(backend.database.prefix) is node
-        ]
-
-    def away(self) -> list[list[str]]:
-        """The partitions that cannot be written to, for each daemon."""
-        return [[each.name for each in backend.partitions if each.problem()] for backend in self.backends]
-
-    async def end(self) -> None:
-        """Check that each partition has each answered message once, and derived it once and in order."""
-        await asyncio.gather(*(senders.end() for senders in self.senders.values()))
-        for backend, senders in zip(self.partitions, self.senders.values(), strict=True):
-            await is_derived(backend)
-            events = await texts(backend, "event")
-            assert max(Counter(events).values()) == 1
-            assert {*events} == {*senders.answered}
-            counted = await backend.store.begin(NOW).get(Deriver.key)
-            assert (await texts(backend, "derived"), counted) == (events, f"{len(events)}")
-
-
-async def is_derived(backend: RedisBackend) -> None:
-    async with asyncio.timeout(LONG):
-        while len(await texts(backend, "derived")) < len(await texts(backend, "event")):  # noqa: ASYNC110 - another daemon may derive
-            await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def opened(
-    cluster: RedisCluster, count: int, *, prefix: str | None = None, replicas: int | None = None
-) -> AsyncIterator[list[ClusterBackend]]:
-    prefix = prefix or f"{uuid4().hex}:"
-    async with AsyncExitStack() as stack:
-        backends = []
-        for _ in range(count):
-            backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS, timeout=TIMEOUT, replicas=replicas)
-            await backend.open(serving=True)
-            stack.push_async_callback(backend.close)
-            backends.append(backend)
-        yield backends
-
-
-@asynccontextmanager
-async def serving(cluster: RedisCluster, *, replicas: int | None = None) -> AsyncIterator[Daemons]:
-    async with opened(cluster, 2, replicas=replicas) as backends, AsyncExitStack() as stack:
-        for backend in backends:
-            for partition in backend.backends:
-                await stack.enter_async_context(running(partition, Deriver(), patience=LONG))
-        daemons = Daemons(cluster, backends)
-        await daemons.more(20)
-        yield daemons
-        await daemons.end()
 
 
 @LINES

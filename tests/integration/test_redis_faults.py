@@ -6,7 +6,6 @@ import asyncio
 import random
 import re
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -25,7 +24,7 @@ from ingestd.testing.appending import append_each
 from tests.support.journals import read_all, until
 from tests.support.ports import free_port
 from tests.support.redis_proxy import RedisProxy, redis_proxy
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_server import RedisServer, make_certificate, redis_server
 
 NOW = 1_795_233_906_000
 DAY = 86_400_000
@@ -505,17 +504,6 @@ async def test_without_the_right_to_read_settings_there_is_a_warning(
         assert "does not say whether a restart keeps its data" in caplog.text
         await use_everything(backend)
         assert {finding.name: finding.status for finding in await backend.describe()}["durability"] == "warning"
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a self-signed certificate for localhost. Returns the files of the key and the certificate."""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return key, certificate
 
 
 async def test_tls_with_a_self_signed_certificate(tmp_path: Path) -> None:

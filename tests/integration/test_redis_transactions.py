@@ -210,6 +210,26 @@ async def test_an_event_that_can_never_be_stored_fails_alone(server: RedisServer
         assert await begin(here).get("k:1") is None
 
 
+@pytest.mark.logs("ingestd.redis ERROR an operation failed: the stored data cannot be read: ")
+async def test_a_damaged_value_fails_its_readers_and_no_other_operation(server: RedisServer) -> None:
+    async with two_daemons(server) as (here, there):
+        state = begin(here)
+        await state.put("k:damaged", "x")
+        await state.put("k:sound", "y")
+        assert await store(here, state) is None
+        key = f"{here.database.prefix}k:damaged"
+        with server.client() as client:
+            client.append(key, b"\xff")
+        reading = begin(there).get("k:damaged")
+        damaged, last, stored = await asyncio.gather(
+            reading, there.journal.last(), store(there, begin(there)), return_exceptions=True
+        )
+        assert isinstance(damaged, Unavailable)
+        assert (last, stored) == (1, None)
+        assert await begin(there).get("k:sound") == "y"
+        assert there.problem() is None
+
+
 async def test_a_duplicate_message_writes_nothing(server: RedisServer) -> None:
     async with two_daemons(server) as (here, there):
         claims = [IdempotencyKey("message", f"{number}", 1000) for number in range(2)]

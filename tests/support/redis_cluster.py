@@ -16,6 +16,7 @@ from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend, Cluster
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 
 from .clients import wait_until
+from .cuttable_network import CuttableNetwork
 from .ports import free_port
 from .redis_server import RedisServer
 
@@ -42,10 +43,16 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        return f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}/"
+        return f"redis+cluster://{self.addresses}/"
+
+    @property
+    def addresses(self) -> str:
+        """The nodes in the form of a URL; with TLS, their TLS ports."""
+        return ",".join(f"127.0.0.1:{announced_port(node)}" for node in self.nodes)
 
     def node(self, port: int) -> RedisServer:
-        return next(node for node in self.nodes if node.port == port)
+        """The node with this port, in an answer to a client without TLS."""
+        return next(node for node in self.nodes if port in (node.port, announced_port(node)))
 
     def ask(self, node: RedisServer, *command: Any) -> Any:
         with node.client() as client:
@@ -116,7 +123,7 @@ class RedisCluster:
         self.ask(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.id_of(to))
         moved, keys_at_once = 0, 1 + self.ask(source, "CLUSTER COUNTKEYSINSLOT", slot) // parts
         while keys := self.ask(source, "CLUSTER GETKEYSINSLOT", slot, keys_at_once):
-            self.ask(source, "MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
+            self.ask(source, "MIGRATE", "127.0.0.1", announced_port(to), "", 0, 5000, "KEYS", *keys)
             moved += len(keys)
             time.sleep(pause)
         for node in (to, source, *self.primaries()):
@@ -173,16 +180,23 @@ def _has(ranges: Sequence[str], slot: int) -> bool:
     return False
 
 
+def announced_port(node: RedisServer) -> int:
+    """The port for daemons and other nodes: that of a proxy with a `CuttableNetwork`, or that of TLS."""
+    return int(node.options.get("cluster-announce-port") or node.options.get("tls-port") or node.port)
+
+
 def cluster_backend(
     cluster: RedisCluster,
     *,
     prefix: str,
+    query: str = "",
     partitions: int = 6,
     timeout: float = 0.5,
     patience: float = 1.0,
     replicas: int | None = None,
     promotion_grace: float = 0.0,
 ) -> ClusterBackend:
+    """`query` is the end of the URL, with options of redis-py."""
     options = ClusterOptions(
         partitions=partitions,
         prefix=prefix,
@@ -192,19 +206,35 @@ def cluster_backend(
         promotion_grace=promotion_grace,
         accept_loss=False,
     )
-    return ClusterBackend(parse_cluster_url(cluster.url), options)
+    return ClusterBackend(parse_cluster_url(cluster.url + query), options)
 
 
 @contextmanager
 def redis_cluster(
-    folder: Path, *, primaries: int = 3, replicas: bool = True, options: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    primaries: int = 3,
+    replicas: bool = True,
+    options: Mapping[str, str] | None = None,
+    network: CuttableNetwork | None = None,
+    tls: tuple[Path, Path] | None = None,
 ) -> Iterator[RedisCluster]:
-    """A cluster, with a replica of each primary or none. `options` are further ones of redis-server."""
+    """A cluster, with a replica of each primary or none. `options` are further ones of redis-server.
+
+    In a `network`, each node has the name of its folder, and tests reach the nodes past the network. `tls` are files of
+    a key and a certificate: daemons and nodes then connect with TLS only, and tests without.
+    """
     with ExitStack() as stack:
         nodes = []
         for number in range(primaries * (2 if replicas else 1)):
             own = {**_OPTIONS, "cluster-port": str(free_port()), **(options or {})}
+            if network is not None:
+                own |= _announce(f"127.0.2.{number + 1}")
+            if tls is not None:
+                own |= _secure(*tls)
             node = RedisServer(folder / f"node-{number}", own)
+            if network is not None:
+                _connect(network, node)
             stack.callback(node.kill)
             node.start()
             nodes.append(node)
@@ -213,11 +243,41 @@ def redis_cluster(
         yield cluster
 
 
+def _announce(address: str) -> dict[str, str]:
+    """The options of a node behind proxies, which connects to others from that address."""
+    return {
+        "bind-source-addr": address,
+        "cluster-announce-ip": "127.0.0.1",
+        "cluster-announce-port": str(free_port()),
+        "cluster-announce-bus-port": str(free_port()),
+    }
+
+
+def _secure(key: Path, certificate: Path) -> dict[str, str]:
+    return {
+        "tls-port": str(free_port()),
+        "tls-cluster": "yes",
+        "tls-replication": "yes",
+        "tls-key-file": str(key),
+        "tls-cert-file": str(certificate),
+        "tls-ca-cert-file": str(certificate),
+        "tls-auth-clients": "no",
+    }
+
+
+def _connect(network: CuttableNetwork, node: RedisServer) -> None:
+    options, name = node.options, node.folder.name
+    network.name_client(name, options["bind-source-addr"])
+    network.connect(name, announced_port(node), node.port)
+    network.connect(name, int(options["cluster-announce-bus-port"]), int(options["cluster-port"]))
+
+
 def _join(cluster: RedisCluster, nodes: Sequence[RedisServer], primaries: int) -> None:
     for number, node in enumerate(nodes):
         cluster.ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
         if number:
-            cluster.ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port, nodes[0].options["cluster-port"])
+            bus = nodes[0].options.get("cluster-announce-bus-port", nodes[0].options["cluster-port"])
+            cluster.ask(node, "CLUSTER MEET", "127.0.0.1", announced_port(nodes[0]), bus)
         if number < primaries:
             first, last = number * SLOTS // primaries, (number + 1) * SLOTS // primaries - 1
             cluster.ask(node, "CLUSTER ADDSLOTSRANGE", first, last)

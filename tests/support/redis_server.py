@@ -18,7 +18,7 @@ import redis
 from .ports import free_port
 from .signals import send_signal
 
-__all__ = ["RedisServer", "redis_server"]
+__all__ = ["RedisServer", "make_certificate", "redis_server"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -79,6 +79,17 @@ class RedisServer:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(20)
             self._process = None
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a self-signed certificate for localhost. Returns the files of the key and the certificate."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, certificate
 
 
 @contextmanager

@@ -899,6 +899,11 @@ if known_id then
   end
 end
 local earlier = known[batch] and cmsgpack.unpack(known[batch])
+if earlier then
+  -- In Valkey 9.1, WAIT waits for writes of its own connection only. A repeated batch comes on a
+  -- new connection, so without this write its answer would not wait for any replica.
+  redis.call('PEXPIRE', batch, REMEMBERED)
+end
 local answers, written, has_written = {}, {}, false
 for index, operation in ipairs(asked) do
   local name = operation[1]

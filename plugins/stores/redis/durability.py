@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError
 
-__all__ = ["Durability", "ask", "replication", "require"]
+__all__ = ["Durability", "ask", "replication", "require", "setting"]
 
 
 class Durability(NamedTuple):
@@ -49,9 +49,9 @@ async def ask(client: aioredis.Redis) -> Durability:
         str(replication.get("role", "unknown")),
         replication.get("connected_slaves"),
         None if aof is None else bool(int(aof)),
-        await _appendfsync(client),
+        await setting(client, "appendfsync"),
         memory.get("maxmemory_policy"),
-        server.get("redis_mode"),
+        server.get("redis_mode") or server.get("server_mode"),  # the latter is Valkey's
     )
 
 
@@ -63,12 +63,14 @@ async def _info(client: aioredis.Redis, section: str) -> dict[str, Any]:
     return found
 
 
-async def _appendfsync(client: aioredis.Redis) -> str | None:
+async def setting(client: aioredis.Redis, name: str) -> str | None:
+    """A setting of the server; None if it does not say."""
     try:
-        found = await client.config_get("appendfsync")
+        found = await client.config_get(name)
     except (NoPermissionError, ResponseError):
         return None
-    return found.get("appendfsync")
+    value: str | None = found.get(name)
+    return value
 
 
 def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> CheckResult:

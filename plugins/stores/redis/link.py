@@ -32,6 +32,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ingestd.api.errors import Failed, Unavailable
 
+from .answers import decode_answers
 from .servers import address_of
 
 __all__ = ["Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
@@ -54,7 +55,6 @@ _PROBE = 0.5  # seconds
 _GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
 
 _encoder = msgspec.msgpack.Encoder()
-_decode = msgspec.msgpack.Decoder(list[tuple[bool, Any]]).decode
 
 
 class _NoReplicas(ResponseError):
@@ -301,7 +301,7 @@ class Link:
             elif time.monotonic() >= self._grace_until:
                 self._grace_until = 0.0
                 raise _NoReplicas(f"NOREPLICAS {reached} of {self._replicas} replicas have it (wait_replicas)")
-        return _decode(answer)
+        return decode_answers(answer)
 
     def _settle(self, batch: _Batch, answers: list[tuple[bool, Any]]) -> None:
         self.batches += 1

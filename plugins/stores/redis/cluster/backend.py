@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from redis.crc import key_slot
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
@@ -31,6 +31,7 @@ __all__ = ["ClusterBackend", "ClusterOptions"]
 _log = logging.getLogger("ingestd.redis")
 
 _OPENED_AT_ONCE = 32  # partitions
+_COVERAGE = "cluster-require-full-coverage"
 _AGAIN = 1.0  # seconds between two attempts to open a partition that is away
 
 
@@ -105,11 +106,17 @@ class ClusterBackend(Backend):
             await self.close()
             raise
 
-    async def _learn_nodes(self) -> None:
+    async def _refresh(self) -> None:
+        """Ask the nodes anew. Raises `Unavailable` or `ConfigError`."""
         try:
             await self.topology.refresh()
+        except (AuthenticationError, NoPermissionError) as error:
+            raise ConfigError(f"the Redis Cluster refuses access: {explain(error)}") from error
         except (RedisError, OSError, TimeoutError) as error:
             raise Unavailable(f"The Redis Cluster cannot be reached: {explain(error)}.") from error
+
+    async def _learn_nodes(self) -> None:
+        await self._refresh()
         replicas = self.options.replicas
         if replicas is None:
             replicas = min(self.topology.replicas, 1)
@@ -200,14 +207,16 @@ class ClusterBackend(Backend):
         return [*dict.fromkeys(daemon for some in found for daemon in some)]
 
     async def describe(self) -> Sequence[CheckResult]:
-        try:
-            await self.topology.refresh()
-        except (RedisError, OSError, TimeoutError) as error:
-            raise Unavailable(f"The Redis Cluster cannot be reached: {explain(error)}.") from error
+        await self._refresh()
         found = [describe_nodes(self.topology), await self._describe_partitions()]
+        strict = []
         for node, backends in sorted((await self._by_node()).items()):
             results = await backends[0].describe_server()
             found += [result._replace(text=f"{node}: {result.text}") for result in results]
+            if await backends[0].database.setting(_COVERAGE) == "yes":
+                strict.append(str(node))
+        if strict:
+            found.append(describe_coverage(strict))
         found.append(describe_daemons(await self._running()))
         failures = await asyncio.gather(*map(self._try_write, range(len(self.backends))))
         failed = {name: failure for name, failure in zip(self._names, failures, strict=True) if failure is not None}
@@ -240,6 +249,15 @@ class ClusterBackend(Backend):
 def name_all(names: Sequence[str]) -> str:
     """Partitions in an error."""
     return f"partition{'' if len(names) == 1 else 's'} {', '.join(names)}"
+
+
+def describe_coverage(strict: Sequence[str]) -> CheckResult:
+    """`strict` are the nodes that require full coverage."""
+    text = (
+        f"{_COVERAGE} is yes on {', '.join(strict)}: one primary that is away then stops the tenants of all nodes."
+        f" Set {_COVERAGE} no on every node, also on replicas"
+    )
+    return CheckResult("coverage", text, "warning", {"nodes": strict})
 
 
 def describe_nodes(topology: Topology) -> CheckResult:

@@ -75,8 +75,7 @@ class SlotPool(ConnectionPool):
             connection_class=_SecureSlotConnection if url.is_secure else _SlotConnection,
             find=partial(topology.primary_of, slot),
             redis_connect_func=greet,
-            **connection_options(timeout),
-            **url.options,
+            **{**connection_options(timeout), **url.options},
         )
 
 
@@ -87,7 +86,10 @@ class _SlotConnection(Connection):
 
     async def connect(self) -> None:
         if not self.is_connected:
-            self.host, self.port = await self._find()
+            try:
+                self.host, self.port = await self._find()
+            except ConfigError as error:  # the nodes were replaced by others while a daemon runs
+                raise ClusterDownError(str(error)) from error
         await super().connect()  # type: ignore[no-untyped-call]  # it is redis-py's
 
     async def read_response(self, *args: Any, **options: Any) -> Any:

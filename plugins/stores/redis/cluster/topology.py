@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.asyncio.connection import Connection
-from redis.exceptions import ClusterDownError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ingestd.api.errors import ConfigError
@@ -21,6 +21,8 @@ __all__ = ["SLOTS", "Answer", "Claim", "Topology", "read_answer"]
 SLOTS = 16_384
 _FRESH = 0.25  # seconds for which an answer serves further connections
 _STRAGGLERS = 0.1  # seconds for which the slowest nodes are waited for, once most have answered
+
+_REFUSALS = (ConfigError, AuthenticationError, NoPermissionError)
 
 
 class Claim(NamedTuple):
@@ -114,7 +116,7 @@ class Topology:
         return newest.primary
 
     async def refresh(self) -> None:
-        """Raises `RedisError` if no node answers, and `ConfigError` if the nodes are no cluster or refuse access."""
+        """Raises `RedisError` if no node answers or gives access, and `ConfigError` if the nodes are no cluster."""
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh(), name="redis: topology")
             self._refreshing.add_done_callback(self._refreshed)
@@ -151,7 +153,7 @@ class Topology:
                 failures[node] = error
         self._failures = failures
         if not answers:
-            refused = [error for error in failures.values() if isinstance(error, ConfigError)]
+            refused = [error for error in failures.values() if isinstance(error, _REFUSALS)]
             raise refused[0] if refused else RedisConnectionError(f"no node answers ({'; '.join(self.silent)})")
         self._answers, self._fresh_until = answers, time.monotonic() + _FRESH
 
