@@ -22,10 +22,12 @@ from ingestd.api.events import Record
 from ingestd.api.store import Field, state_key
 from ingestd.api.times import now
 from ingestd.cli.moving.journals import records_of, set_cursors
-from ingestd.cli.moving.regrouped_copy import RegroupedCopy, compare_regrouped
+from ingestd.cli.moving.regrouped_comparison import compare_regrouped
+from ingestd.cli.moving.regrouped_copy import RegroupedCopy
 from ingestd.cli.moving.sides import Side, open_sides
 from ingestd.config import parse_config
 from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_letter
+from ingestd.delivery.operator_commands import Discard, give_command
 from ingestd.delivery.progress import Progress, load_progress, save_progress
 from ingestd.hooks.loader import load_plugins
 from ingestd.storage.partitions import index_of_tenant
@@ -108,7 +110,7 @@ class Shop:
             state = side.store.begin(now())
             progress = Progress(0, delivered=last)
             async for record in records_of(side.journal, 0, 1):
-                progress = Progress(0, delivered=last - 1, given_up=1, letters=1)
+                progress = Progress(0, delivered=last - 1, given_up=1, letters=1, command=7)
                 letter = DeadLetter(1, "no", 1, 1, "event", record.position, record.at, msgspec.Raw(record.body))
                 await save_dead_letter(state, "leading", letter)
             await save_progress(state, "leading", progress)
@@ -210,6 +212,10 @@ async def check(shop: Shop, source: Sequence[Side], target: Sequence[Side]) -> N
     assert await state_of(target) == await state_of(source)
     await compare_regrouped(source, target, PLUGINS)
     assert await counts_of(target) == await counts_of(source)
+    for side in target:
+        progress = await load_progress(side.store.begin(now()), "leading")
+        assert progress is not None
+        assert await give_command(side.store, "leading", Discard(last=0)) > progress.command
 
 
 async def counts_of(sides: Sequence[Side]) -> tuple[int, int, int, list[bytes]]:

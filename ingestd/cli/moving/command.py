@@ -18,7 +18,8 @@ from ingestd.hooks.loader import Plugins, load_plugins
 
 from .copying import Compared, compare_sides
 from .digests import sum_up
-from .regrouped_copy import RegroupedCopy, compare_regrouped, counts
+from .regrouped_comparison import compare_regrouped
+from .regrouped_copy import RegroupedCopy, counts
 from .sides import Side, make_backend, open_sides, shown
 from .store_copy import StoreCopy, refuse_source
 

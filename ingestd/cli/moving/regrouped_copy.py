@@ -14,21 +14,21 @@ from ingestd.delivery.progress import load_progress
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, clear_mark, write_mark
-from ingestd.storage.partitions import index_of_tenant
 
 from .copying import FORGETTING, Compared
 from .cuts import Cut, cuts_of, in_order, lowest
 from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
-from .record_comparison import UNKNOWN, RecordComparison, Span
+from .record_comparison import Span
 from .record_copy import RecordCopy, merged, regrouping_of
+from .regrouped_comparison import compare_all, comparison_of, ends_of, place_of
 from .sides import Side
 from .sink_shares import SINK_KINDS, refuse_unfinished_work, share_sink
-from .state_copy import StateCopy, refuse_differences, verified
+from .state_copy import StateCopy
 from .states import parts_of
 from .store_copy import begin_marks
 
-__all__ = ["RegroupedCopy", "compare_regrouped", "counts"]
+__all__ = ["RegroupedCopy", "counts"]
 
 _MARGIN = 1 << 27
 """The positions that the source may still use until the last run of the copy, and those of dead letters.
@@ -65,7 +65,7 @@ class RegroupedCopy:
         The copy stays unfinished. Raises as `finish`.
         """
         await self._begin()
-        cuts, ends = await cuts_of(self._source), await _ends(self._source)
+        cuts, ends = await cuts_of(self._source), await ends_of(self._source)
         await self._copy_records([Cut("", lowest(cuts, ends))], set_cursors=False)
         with closing(Ledger()) as ledger:
             await self._copy_state(ledger)
@@ -83,7 +83,7 @@ class RegroupedCopy:
         Raises `CommandError` if the sides differ, if the target has other data, or if the tenant of entries is unknown
         without `leave_unknown`, and `Unavailable`. The next run continues then.
         """
-        cuts, ends = in_order(await cuts_of(self._source)), await _ends(self._source)
+        cuts, ends = in_order(await cuts_of(self._source)), await ends_of(self._source)
         for cut in cuts:
             for side, position in zip(self._source, cut.positions, strict=True):
                 await refuse_unfinished_work(side, cut.consumer.removeprefix(PREFIX), position)
@@ -106,7 +106,7 @@ class RegroupedCopy:
             if max(mark.erased_at for mark in self._marks) > self._marks[0].begun_at - FORGETTING:
                 first.compared = []
             spans = self._uncompared(ends, await self._target_ends())
-            compared = await _compare(self._source, self._target, *spans, ledger, copying=True)
+            compared = await compare_all(self._source, self._target, *spans, ledger, copying=True)
         if not await source_is_unchanged():
             raise CommandError(f"a daemon has served from {self._source[0].url} meanwhile; stop it, and run this again")
         for target in reversed(self._target):
@@ -114,7 +114,7 @@ class RegroupedCopy:
         return compared
 
     async def _begin(self) -> None:
-        begin = max(await _ends(self._source)) + _MARGIN
+        begin = max(await ends_of(self._source)) + _MARGIN
 
         def make() -> CopyMark:
             return CopyMark(self._source[0].url, times.now(), regrouping=Regrouping(begin, [0] * len(self._source)))
@@ -168,7 +168,7 @@ class RegroupedCopy:
 
     async def _learn_all_records(self) -> None:
         """Earlier runs have read most records, and their knowledge is gone."""
-        ends = await _ends(self._source)
+        ends = await ends_of(self._source)
         async for _, record in merged([side.journal for side in self._source], [0] * len(ends), ends):
             self._learned(record)
         if self._known is not None:
@@ -184,7 +184,7 @@ class RegroupedCopy:
                     cut,
                     ends=[some[cut.consumer] for some in cursors],
                     begin=regrouping_of(self._marks[0]).begin,
-                    index_of=lambda record: _place_of(record, len(self._target)),
+                    index_of=lambda record: place_of(record, len(self._target)),
                 )
 
     async def _most_letters(self, cuts: Sequence[Cut]) -> int:
@@ -209,7 +209,7 @@ class RegroupedCopy:
         while True:
             begun = await _firsts(self._source)
             try:
-                await _comparison(self._source, self._target).compare(ours, theirs, repair=True)
+                await comparison_of(self._source, self._target).compare(ours, theirs, repair=True)
             except CommandError:
                 if begun == await _firsts(self._source):
                     raise
@@ -218,48 +218,7 @@ class RegroupedCopy:
 
     async def _target_ends(self) -> list[int]:
         begin = regrouping_of(self._marks[0]).begin
-        return [max(begin, end) for end in await _ends(self._target)]
-
-
-async def compare_regrouped(source: Sequence[Side], target: Sequence[Side], plugins: Plugins) -> Sequence[Compared]:
-    """Compare two stores that no daemon serves from. Raises `CommandError`, which names what differs."""
-    ours = Span([0] * len(source), await _ends(source))
-    with closing(Ledger()) as ledger:
-        await StateCopy(source, (), None, plugins, ledger).run(spread=False)
-        return await _compare(source, target, ours, Span([0] * len(target), await _ends(target)), ledger, copying=False)
-
-
-async def _compare(
-    source: Sequence[Side], target: Sequence[Side], ours: Span, theirs: Span, ledger: Ledger, *, copying: bool
-) -> Sequence[Compared]:
-    comparison = _comparison(source, target)
-    journals = await comparison.compare(ours, theirs, repair=copying)
-    if cursors := comparison.differing_cursors():
-        raise CommandError(f"the copy differs from the source in the cursors of {', '.join(cursors)}")
-    state, differences = await verified(target, ledger, remove=copying)
-    refuse_differences(differences)
-    counted = [len(await side.journal.cursors()) for side in target]
-    names = [side.name for side in target]
-    return [Compared(*each) for each in zip(names, journals, state, counted, strict=True)]
-
-
-def _comparison(source: Sequence[Side], target: Sequence[Side]) -> RecordComparison:
-    def origin(record: Record) -> int:
-        if len(source) == 1:
-            return HOME
-        tenant = record.envelope().tenant
-        return index_of_tenant(tenant, len(source)) if tenant else UNKNOWN
-
-    return RecordComparison(source, target, origin, lambda record: _place_of(record, len(target)))
-
-
-def _place_of(record: Record, partitions: int) -> int:
-    tenant = record.envelope().tenant if partitions > 1 else None
-    return index_of_tenant(tenant, partitions) if tenant else HOME
-
-
-async def _ends(sides: Sequence[Side]) -> list[int]:
-    return [await side.journal.last() for side in sides]
+        return [max(begin, end) for end in await ends_of(self._target)]
 
 
 async def _firsts(sides: Sequence[Side]) -> list[int]:
