@@ -25,7 +25,7 @@ from statistics import median
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 from ingestd.consumers.group import Consumers
-from ingestd.daemon.server import tune_the_interpreter
+from ingestd.daemon.interpreter import tune_the_interpreter
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.parquet import ParquetSink
@@ -99,10 +99,11 @@ def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
     """Seconds in which pyarrow makes a table of these records, and in which it writes the table to the disk."""
     import pyarrow.parquet as pq
 
-    from ingestd.plugins.sinks.parquet.rows import make_table, read_fields
+    from ingestd.plugins.sinks.parquet.rows import make_table, read_fields, time_of
 
     begun = time.perf_counter()
-    table = make_table([read_fields(each) for each in records], records)
+    fields = [read_fields(each) for each in records]
+    table = make_table(fields, [*map(time_of, records, fields)], records)
     made = time.perf_counter()
     with path.open("wb") as file:
         pq.write_table(table, file, compression="zstd")

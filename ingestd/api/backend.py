@@ -95,6 +95,13 @@ class Backend(ABC):
         there is one. Raises `Unavailable`.
         """
 
+    async def exists(self) -> bool:
+        """Whether there is a store. Callers do not call `open` first.
+
+        A back end overrides this if its `open` would make what is missing, such as a file. It must create nothing.
+        """
+        return True
+
     async def daemons(self) -> Sequence[DaemonProcess]:
         """The daemons that serve from the back end now. Callers do not call `open` first.
 

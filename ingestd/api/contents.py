@@ -39,9 +39,14 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Approximate bytes of the entry's content."""
-        size = len(self.key) + len(self.value or "")
-        size += sum([len(name) + len(field.value) for name, field in (self.fields or {}).items()])
-        return size + sum(map(len, self.members or ()))
+        size = len(self.key)
+        if self.value is not None:
+            size += len(self.value)
+        if self.fields is not None:
+            size += sum([len(name) + len(field.value) for name, field in self.fields.items()])
+        if self.members is not None:
+            size += sum(map(len, self.members))
+        return size
 
     def digest(self) -> bytes:
         """A digest of 16 bytes. Equal entries have equal digests in every back end."""
@@ -72,6 +77,23 @@ class Contents(ABC):
     @abstractmethod
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
         """What the store has under the keys of these entries, in their order; None for an absent key."""
+
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
+        """The keys of all durable entries, in any order, some at a time.
+
+        A key may come twice, and a key without an entry may be among them. A back end that need not read the entries
+        for it overrides this.
+        """
+        async for some in self.entries():
+            yield [entry.key for entry in some]
+
+    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
+        """Which of these keys have no entry, in their order.
+
+        A back end that need not read the entries for it overrides this.
+        """
+        found = await self.find([Entry(key) for key in keys])
+        return [key for key, entry in zip(keys, found, strict=True) if entry is None]
 
     @abstractmethod
     async def replace(self, entries: Sequence[Entry]) -> None:

@@ -25,7 +25,7 @@ __all__ = ["Runner"]
 _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
-_ATTEND = 0.5  # seconds after which the consumer is asked for its next action, even without new records
+_ATTEND = 0.8  # seconds after which the consumer is asked for its next action, even without new records
 _ATTEND_FORCED = 0.02  # the same while the daemon stops and records are buffered
 
 

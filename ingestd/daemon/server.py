@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
-import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from tornado.httpserver import HTTPServer
-from tornado.web import Application
 
 from ingestd import __version__
 from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.api.options import Address
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
 from ingestd.consumers.partitions import PartitionConsumers
@@ -55,16 +49,17 @@ from ingestd.storage.store_loss import LossRecovery
 from . import file_limits
 from .generation import Generation, disclosure_of, first_generation
 from .health import Health
-from .memory import give_back_free_memory, keep_large_pieces_apart
+from .interpreter import tune_the_interpreter
+from .listening import listen, serving_operators
+from .memory import give_back_free_memory
 from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
 from .run_file import RunState
 from .shutdown import Shutdown
-from .sockets import bind
 from .systemd.notifier import Notifier
 from .systemd.passed_sockets import EVENTS, OPERATORS, inherited_sockets
 
-__all__ = ["Server", "TaskDied", "tune_the_interpreter"]
+__all__ = ["Server", "TaskDied"]
 
 log = logging.getLogger("ingestd.server")
 
@@ -199,11 +194,11 @@ class Server:
                 live=self._live,
                 further=data_routes(self._make_journeys(), dead_letters),
             )
-            await stack.enter_async_context(_serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
+            await stack.enter_async_context(serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
             self.watch(connections.watch(), name="http: timeouts")
-            self._events_at = _listen(public, config.http.listen, "events", inherited.get(EVENTS))
+            self._events_at = listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
@@ -385,43 +380,3 @@ def _collecting(lines: RecentLines) -> Iterator[None]:
         yield
     finally:
         logging.getLogger().removeHandler(lines)
-
-
-@contextlib.asynccontextmanager
-async def _serving_operators(
-    ops: Application, address: Address, inherited: list[socket.socket] | None
-) -> AsyncIterator[None]:
-    server = HTTPServer(ops)
-    _listen(server, address, "operators", inherited)
-    try:
-        yield
-    finally:
-        server.stop()
-        await server.close_all_connections()
-
-
-def tune_the_interpreter() -> None:
-    """Tune the interpreter for a busy event loop beside threads that wait for the disk.
-
-    - The garbage collector seldom looks at objects of requests: reference counts free almost all of them at once.
-    - It never looks at objects of the start: they hold almost no garbage, and one search takes a tenth of the start.
-    - A thread that returns from the disk runs after 0.1 ms, not 5 ms: answers wait for it some six times a commit.
-    """
-    keep_large_pieces_apart()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
-    sys.setswitchinterval(0.0001)
-
-
-def _listen(
-    server: HTTPServer | IngestListener, address: Address, what: str, inherited: list[socket.socket] | None
-) -> Address:
-    """Serve on passed sockets, or else on an address. Returns the address of the first socket."""
-    sockets = inherited or bind(address)
-    server.add_sockets(sockets)
-    for sock in sockets:
-        host, port = sock.getsockname()[:2]
-        shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
-        origin = ", a socket passed by systemd" if inherited else ""
-        log.info("listening for %s on http://%s:%d%s", what, shown, port, origin)
-    return Address(*sockets[0].getsockname()[:2])

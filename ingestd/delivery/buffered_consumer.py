@@ -134,13 +134,13 @@ class BufferedSinkConsumer(SinkConsumer):
         is_through = self._buffer.last is None and records[0].position <= self._through
         self._writer = self._writing_through if is_through else self._filling
         some = records if is_through else self._within_plan(records)
-        outcome = await self._write(some)
-        if is_through or (self._buffer.last is None and not outcome.delivered):
-            await self._commit_outcome(outcome, step)
+        result = await self._write(some)
+        if is_through or (self._buffer.last is None and not result.delivered):
+            await self._commit_result(result, step)
             return
-        self._outcomes = []
-        self._buffer.add(outcome)
-        step.done, step.buffered = outcome.done, True
+        self._results = []
+        self._buffer.add(result)
+        step.done, step.buffered = result.done, True
 
     def _within_plan(self, records: Sequence[Record]) -> Sequence[Record]:
         plan = self._plan

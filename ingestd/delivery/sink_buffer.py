@@ -10,7 +10,7 @@ from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 
 from .batch_writer import GivenUp
-from .sink_consumer import Outcome
+from .step_result import StepResult
 from .within import within
 
 __all__ = ["Buffered", "SinkBuffer"]
@@ -36,14 +36,14 @@ class Buffered:
         """Whether a flush has succeeded, and only its commit is missing."""
         self._given_up_bytes = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: StepResult) -> None:
         if self.last is None:
-            self.first, self.since = outcome.records[0].position, time.monotonic()
-        self.last = outcome.records[outcome.done - 1]
-        self.delivered += outcome.delivered
-        self.filtered += outcome.filtered
-        self.given_up += outcome.given_up
-        self._given_up_bytes += sum(len(record.body) for record, _ in outcome.given_up)
+            self.first, self.since = result.records[0].position, time.monotonic()
+        self.last = result.records[result.done - 1]
+        self.delivered += result.delivered
+        self.filtered += result.filtered
+        self.given_up += result.given_up
+        self._given_up_bytes += sum(len(record.body) for record, _ in result.given_up)
 
     @property
     def age(self) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -29,9 +30,10 @@ from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry,
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
 from .shared_sink import SharedSink
+from .step_result import StepResult
 from .transforms import RecordTransform
 
-__all__ = ["PREFIX", "Outcome", "SinkConsumer"]
+__all__ = ["PREFIX", "SinkConsumer"]
 
 PREFIX = "sink:"
 
@@ -42,32 +44,6 @@ _DISCARDED = 1000  # dead letters discarded in one step
 _LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
 _AHEAD = 500  # records after those in hand that may serve as probes
 _PART = 1 << 20  # bytes from which a batch may be only a part of what the journal has, because a read has a limit
-
-
-class Outcome(NamedTuple):
-    """The result of a write: the records of a step, the indexes of those that pass the filter, and how these ended."""
-
-    records: Sequence[Record]
-    wanted: Sequence[int]
-    written: Written
-
-    @property
-    def done(self) -> int:
-        """The number of processed records, from the first."""
-        return len(self.records) if self.written.done == len(self.wanted) else self.wanted[self.written.done]
-
-    @property
-    def delivered(self) -> int:
-        return self.written.done - len(self.written.given_up) - len(self.written.left_out)
-
-    @property
-    def filtered(self) -> int:
-        """The number of processed records that the filter excluded or the transform left out."""
-        return self.done - self.written.done + len(self.written.left_out)
-
-    @property
-    def given_up(self) -> list[tuple[Record, GivenUp]]:
-        return [(self.records[self.wanted[at]], given_up) for at, given_up in self.written.given_up.items()]
 
 
 class SinkConsumer(Consumer):
@@ -133,7 +109,7 @@ class SinkConsumer(Consumer):
         """Splits counted by earlier writers."""
         self._plan: BatchPlan | None = None
         """The last stored plan of a batch, which may be done already."""
-        self._outcomes: list[Outcome] = []
+        self._results: list[StepResult] = []
         """The results for the present step and for the next step, until they are committed."""
         self._orders = OperatorCommands()
         self._looked: float | None = None
@@ -171,7 +147,7 @@ class SinkConsumer(Consumer):
     async def close(self) -> None:
         # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
         self.progress = self.last_reason = self._looked = self._trouble = self._plan = None
-        self._outcomes = []
+        self._results = []
         self._evidence.forget()
         for writer in self._writers:
             writer.forget()
@@ -190,11 +166,14 @@ class SinkConsumer(Consumer):
         name = self.sink.name
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
-        self._orders = await load_commands(state, name)
-        self.progress = progress = await load_progress(state, name)
+        # Together in one round trip, which is most of the work of an idle daemon with many partitions.
+        self._orders, self.progress, stored = await asyncio.gather(
+            load_commands(state, name), load_progress(state, name), load_last_failure(state, name)
+        )
+        progress = self.progress
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
-        if self._trouble != await load_last_failure(state, name):
+        if self._trouble != stored:
             await save_last_failure(state, name, self._trouble)
         self._looked = time.monotonic()
 
@@ -213,13 +192,13 @@ class SinkConsumer(Consumer):
     async def _process(self, records: Sequence[Record], step: Step) -> None:
         if self.sink.stable_batches and not await self._is_planned(records, step):
             return
-        await self._commit_outcome(await self._write(records), step)
+        await self._commit_result(await self._write(records), step)
 
-    async def _commit_outcome(self, outcome: Outcome, step: Step) -> None:
-        progress = await self._progress(step.state, outcome.records[0].position - 1)
-        letters = await self._add_to(progress, step.state, outcome.delivered, outcome.filtered, outcome.given_up)
-        step.done = outcome.done
-        step.committed = lambda: self._committed(progress, letters, outcome)
+    async def _commit_result(self, result: StepResult, step: Step) -> None:
+        progress = await self._progress(step.state, result.records[0].position - 1)
+        letters = await self._add_to(progress, step.state, result.delivered, result.filtered, result.given_up)
+        step.done = result.done
+        step.committed = lambda: self._committed(progress, letters, result)
 
     async def _add_to(
         self,
@@ -260,22 +239,22 @@ class SinkConsumer(Consumer):
         every = range(len(records))
         return every if self._filter is None else [index for index in every if self._filter(records[index])]
 
-    async def _write(self, records: Sequence[Record]) -> Outcome:
+    async def _write(self, records: Sequence[Record]) -> StepResult:
         """Write records, unless the sink already has them.
 
         It has them after `prepare`, and after a step whose commit failed.
         """
-        for outcome in self._outcomes:
-            if outcome.records is records:
-                return outcome
+        for result in self._results:
+            if result.records is records:
+                return result
         wanted = self._select(records)
         written = Written(0, {})
         if wanted:
             some = records if len(wanted) == len(records) else [records[index] for index in wanted]
             written = await self._writer.write(some, self._end_of_batch(some))
-        outcome = Outcome(records, wanted, written)
-        self._outcomes = [*self._outcomes[-1:], outcome]
-        return outcome
+        result = StepResult(records, wanted, written)
+        self._results = [*self._results[-1:], result]
+        return result
 
     def _end_of_batch(self, records: Sequence[Record]) -> int | None:
         """The position of the last record of a stable batch, or None without stable batches."""
@@ -283,14 +262,14 @@ class SinkConsumer(Consumer):
             return None
         return self._plan.last if self._plan.begins_with(records[0]) else None
 
-    def _committed(self, progress: Progress, letters: Sequence[DeadLetter], outcome: Outcome | None = None) -> None:
+    def _committed(self, progress: Progress, letters: Sequence[DeadLetter], result: StepResult | None = None) -> None:
         """Update the counts after a commit. `letters` has the new dead letters of the step.
 
         Dead letters of a command do not count as given up, because the sink has had these records before.
         """
-        if outcome is not None:
-            self._outcomes = [each for each in self._outcomes if each is not outcome]
-            self._count(outcome.delivered, outcome.filtered, len(letters))
+        if result is not None:
+            self._results = [each for each in self._results if each is not result]
+            self._count(result.delivered, result.filtered, len(letters))
         self._report(progress, letters)
 
     def _count(self, delivered: int, filtered: int, given_up: int) -> None:

@@ -13,9 +13,10 @@ __all__ = ["LossRecovery"]
 
 _log = logging.getLogger("ingestd.store_loss")
 
-_LOOK = 0.1  # seconds between two looks for a loss that this process has met
+_LOOK = 0.25  # seconds between two looks for a loss that this process has met; each partition looks for its own
 _AGAIN = 1.0  # seconds after a failure
 _LOOKS = 8  # looks between two questions to the store, in which another process may have changed the loss
+_LOOKS_LOST = 3  # the same while a loss stands, because an operator waits for it to be cleared
 
 CURE = "restore the store, or run `ingestd store acknowledge-loss`"
 
@@ -50,7 +51,8 @@ class LossRecovery:
             _log.warning("a loss of data%s is not acknowledged yet: %s; %s", self._in, store.loss, CURE)
         while True:
             looks += 1
-            if store.losses != seen or looks >= _LOOKS:
+            most = _LOOKS if store.loss is None else _LOOKS_LOST
+            if store.losses != seen or looks >= most:
                 looks, losses = 0, store.losses
                 if await self._look(is_new=losses != seen):
                     seen = losses

@@ -16,28 +16,20 @@ The suite needs pytest, and pytest-tornasync to run its coroutines.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ingestd.api.backend import Backend
 from ingestd.api.errors import WriteConflict
 from ingestd.api.store import Field, key_digest, state_key
 
+from .fields import FieldsContract
+from .sets import SetsContract
+from .state_keys import KEY, MEMBERS, NOW, OTHER
+
 __all__ = ["StoreContract"]
 
-NOW = 1_795_233_906_000
-KEY = state_key("contract", "shop", "visitor")
-OTHER = state_key("contract", "shop", "another")
-MEMBERS = state_key("contract-set", "shop", "visitor")
 
-
-class StoreContract(ABC):
+class StoreContract(FieldsContract, SetsContract):
     """The behaviour that plugins need: atomic, in order, durable after the commit."""
-
-    @abstractmethod
-    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_a_key_never_written_has_no_value_and_no_fields(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
@@ -177,111 +169,6 @@ class StoreContract(ABC):
             state = backend.store.begin(NOW)
             assert (await state.get(KEY), await state.fields(OTHER)) == (None, {})
 
-    async def test_of_each_field_the_newest_wins(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.merge(KEY, {"plan": Field(5, "gold"), "name": Field(5, "Ada")})
-            await state.merge(KEY, {"plan": Field(4, "silver"), "name": Field(6, "Eve"), "city": Field(1, "Rome")})
-            assert await state.fields(KEY) == {
-                "plan": Field(5, "gold"),
-                "name": Field(6, "Eve"),
-                "city": Field(1, "Rome"),
-            }
-            await state.merge(KEY, {"plan": Field(5, "platinum")})
-            assert (await state.fields(KEY))["plan"] == Field(5, "platinum"), "only a later field keeps its value"
-
-    async def test_fields_do_not_expire_and_are_a_copy(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.merge(KEY, {"plan": Field(1, "gold")})
-            await backend.store.commit(state)
-            found = await backend.store.begin(NOW + 10**12).fields(KEY)
-            assert found == {"plan": Field(1, "gold")}
-            found.clear()
-            assert await backend.store.begin(NOW).fields(KEY) == {"plan": Field(1, "gold")}
-
-    async def test_an_entry_never_holds_both_a_value_and_fields(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.put(KEY, "value")
-            await state.merge(KEY, {"plan": Field(1, "gold")})
-            assert await state.get(KEY) is None or not await state.fields(KEY)
-            await state.merge(OTHER, {"plan": Field(1, "gold")})
-            await state.put(OTHER, "value")
-            assert await state.get(OTHER) is None or not await state.fields(OTHER)
-
-    async def test_beyond_its_bounds_an_entry_loses_its_oldest_fields(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            for step, key in ((False, KEY), (True, OTHER)):
-                state = backend.store.begin(NOW, step=step)
-                assert await state.merge(key, {name: Field(5, "x") for name in "dbac"}) == 0, "without bounds all stay"
-                assert await state.merge(key, {"e": Field(6, "x")}, keep=4) == 1
-                assert {*await state.fields(key)} == {*"bcde"}, "of fields of the same time the first name goes"
-                assert await state.merge(key, {"b": Field(7, "x"), "old": Field(4, "x")}, keep=4) == 1
-                assert {*await state.fields(key)} == {*"bcde"}
-                assert await state.merge(key, {"é": Field(8, "🛒")}, keep_size=9) == 3, "bytes, not characters"
-                whole = {"b": Field(7, "x"), "é": Field(8, "🛒")}
-                assert await state.fields(key) == whole
-                await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            for step, key in ((False, KEY), (True, OTHER)):
-                state = backend.store.begin(NOW, step=step)
-                assert await state.fields(key) == whole
-                assert await state.merge(key, {"b": Field(7, "xyz")}, keep_size=10) == 0, "another value has its size"
-                assert await state.merge(key, {"f": Field(9, "x")}, keep=2, keep_size=8) == 1
-                assert await state.merge(key, {"b": Field(0, "x")}, keep=2, keep_size=8) == 1, "the new one is oldest"
-                assert {*await state.fields(key)} == {"é", "f"}
-                assert await state.merge(key, {"g": Field(9, "x" * 20)}, keep_size=20) == 3, "it exceeds the bound"
-                assert await state.fields(key) == {}
-                await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            for key in (KEY, OTHER):
-                assert await backend.store.begin(NOW).fields(key) == {}
-
-    async def test_a_bound_counts_for_fields_that_were_there_before_it(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.merge(KEY, {f"{999 - number}": Field(number, "x") for number in range(300)})
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            assert await state.merge(KEY, {}, keep=10) == 0, "nothing is merged"
-            assert await state.merge(KEY, {"new": Field(300, "x")}, keep=10) == 291
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            assert {*await state.fields(KEY)} == {*(f"{999 - number}" for number in range(291, 300)), "new"}
-
-    async def test_fields_that_were_deleted_or_replaced_never_come_back(self, tmp_path: Path) -> None:
-        ways = [(step, name, commits) for step in (False, True) for name in ("delete", "put") for commits in (0, 1)]
-        keys = [state_key("contract", "shop", str(way)) for way in ways]
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            for key in keys:
-                await state.merge(key, {"plan": Field(5, "gold"), "name": Field(5, "Ada")})
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            for key, (step, name, commits) in zip(keys, ways, strict=True):
-                state = backend.store.begin(NOW, step=step)
-                await (state.delete(key) if name == "delete" else state.put(key, "value", 1000))
-                assert await state.fields(key) == {}
-                if commits:
-                    await backend.store.commit(state)
-                    state = backend.store.begin(NOW, step=step)
-                await state.merge(key, {"plan": Field(1, "silver")})
-                await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            for key in keys:
-                assert await backend.store.begin(NOW).fields(key) == {"plan": Field(1, "silver")}
-                assert await backend.store.begin(NOW).get(key) is None
-
-    async def test_merging_nothing_changes_nothing(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.put(KEY, "value")
-            await state.merge(KEY, {})
-            assert await state.get(KEY) == "value"
-
     async def test_events_see_at_once_what_earlier_events_have_written(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             states = [backend.store.begin(NOW, event=True) for _ in range(2)]
@@ -378,73 +265,6 @@ class StoreContract(ABC):
             state = backend.store.begin(NOW)
             assert (await state.get(KEY), await state.get(read)) == ("True 1", "before")
             assert [member for member, _ in await state.window(OTHER)] == ["False 0", "False 1", "True 0", "True 1"]
-
-    async def test_a_set_has_each_member_once_in_the_order_of_times(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            for member, at in (("b", 2), ("a", 3), ("c", 1), ("b", 4), ("d", 3)):
-                await state.push(KEY, member, at, keep=100)
-            whole = [("c", 1), ("a", 3), ("d", 3), ("b", 4)]
-            assert await state.window(KEY) == whole
-            assert await state.window(KEY, 3) == whole[1:]
-            assert await state.window(KEY, None, 3) == whole[:3]
-            assert await state.window(KEY, 3, 3) == whole[1:3]
-            assert await state.window(OTHER) == []
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.load([OTHER], [KEY])
-            assert await state.window(KEY) == whole
-
-    async def test_a_set_keeps_so_many_and_those_since_a_time(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            for at in (5, 3, 1, 4, 2, 6):
-                await state.push(KEY, str(at), at, keep=3)
-                await state.push(OTHER, str(at), at, keep=3, first=True)
-            assert await state.window(KEY) == [("4", 4), ("5", 5), ("6", 6)]
-            assert await state.window(OTHER) == [("1", 1), ("5", 5), ("6", 6)]
-            await state.push(KEY, "7", 7, keep=100, since=6)
-            assert await state.window(KEY) == [("6", 6), ("7", 7)]
-            await state.push(KEY, "too late", 1, keep=100, since=6)
-            assert await state.window(KEY) == [("6", 6), ("7", 7)]
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            assert await state.window(KEY) == [("6", 6), ("7", 7)]
-            assert await state.window(OTHER) == [("1", 1), ("5", 5), ("6", 6)]
-
-    async def test_members_are_taken_out_and_a_set_is_deleted(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            for key in (KEY, OTHER):
-                await state.push(key, "a", 1, keep=9)
-                await state.push(key, "b", 2, keep=9)
-            await backend.store.commit(state)
-            await state.pull(KEY, ["a", "never there"])
-            await state.delete(OTHER)
-            assert (await state.window(KEY), await state.window(OTHER)) == ([("b", 2)], [])
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            assert (await state.window(KEY), await state.window(OTHER)) == ([("b", 2)], [])
-
-    async def test_a_set_is_over_when_the_longest_life_in_it_is(self, tmp_path: Path) -> None:
-        async with self.backend(tmp_path) as backend:
-            state = backend.store.begin(NOW)
-            await state.push(KEY, "a", 1, keep=9, ttl=1000)
-            await state.push(KEY, "b", 2, keep=9, ttl=500)
-            await state.push(OTHER, "a", 1, keep=9)
-            await state.push(OTHER, "b", 2, keep=9, ttl=500)
-            await backend.store.commit(state)
-        async with self.backend(tmp_path) as backend:
-            late = backend.store.begin(NOW + 1001)
-            assert ("a", 1) in await backend.store.begin(NOW + 1000).window(KEY)
-            assert await late.window(KEY) == []
-            assert ("a", 1) in await late.window(OTHER)
-            await late.push(KEY, "c", 3, keep=9, ttl=1000)
-            assert await late.window(KEY) == [("c", 3)]
-            await backend.store.commit(late)
 
     async def test_a_scan_finds_all_values_of_a_kind_and_of_no_other(self, tmp_path: Path) -> None:
         wanted = {state_key("contract", "shop", f"{number}"): f"value {number}" for number in range(2500)}

@@ -251,6 +251,39 @@ def test_urls_are_checked_and_passwords_not_shown(tmp_path: Path) -> None:
     assert "geheim" not in done.stderr
 
 
+def test_a_mistyped_source_is_not_made(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    told = refused(run(shop, "copy", "sqlite:mistyped.db", "sqlite:other.db"))
+    assert told.endswith("--from: there is no store at sqlite:mistyped.db")
+    with shop.serve() as daemon:
+        _Visits(shop).visit(daemon)
+    told = refused(run(shop, "compare", SQLITE, "sqlite:mistyped.db"))
+    assert told.endswith("--to: there is no store at sqlite:mistyped.db")
+    assert not [path for path in tmp_path.iterdir() if path not in before and path.name.startswith(("mist", "other"))]
+
+
+def test_a_second_run_finds_all_that_differs(tmp_path: Path, server: RedisServer) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        _Visits(shop).visit(daemon)
+    assert run(shop, "copy", SQLITE, server.url, "--prepare").returncode == 0
+    other = "link:" + "0" * 32
+    with server.client() as client:
+        (session,) = client.scan_iter("ingestd:session:*")
+        (link, *_) = client.scan_iter("ingestd:link:*")
+        content = client.get(session)
+        client.append(session, "x")
+        client.delete(link)
+        client.set(f"ingestd:{other}", "|user")
+        done = run(shop, "copy", SQLITE, server.url)
+        assert done.returncode == 0, done.stderr
+        assert client.get(session) == content
+        assert client.exists(link)
+        assert not client.exists(f"ingestd:{other}")
+    assert run(shop, "compare", SQLITE, server.url).returncode == 0
+
+
 def test_a_store_with_a_separate_journal_is_not_copied(tmp_path: Path, redis_url: str) -> None:
     shop = Shop(tmp_path, {"journal": 'url = "sqlite:journal.db"'})
     with shop.serve() as daemon:

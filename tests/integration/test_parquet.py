@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
-from pyarrow.fs import FileSelector
+from pyarrow.fs import FileSelector, FileSystem
 
 from ingestd.api.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.api.events import Record
@@ -29,6 +29,7 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.disks import small_disk
+from tests.support.gcs_server import gcs_server
 from tests.support.s3_server import S3Server, s3_server
 from tests.support.sinks import configured, options_shown
 
@@ -323,7 +324,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def numbers_in_bucket(s3: S3Server, folder: str) -> list[int]:
-    files = s3.files()
+    return numbers_in_files(s3.files(), folder)
+
+
+def numbers_in_files(files: FileSystem, folder: str) -> list[int]:
     infos = files.get_file_info(FileSelector(folder, recursive=True, allow_not_found=True))
     numbers = []
     for info in infos:
@@ -350,6 +354,24 @@ async def test_object_storage_has_each_record_once(s3: S3Server, tmp_path: Path)
     await sink.check()
     await sink.close()
     assert numbers_in_bucket(s3, "shop/once") == [*range(1, 21)]
+
+
+async def test_google_cloud_storage_has_each_record_once(tmp_path: Path) -> None:
+    with gcs_server(tmp_path) as server:
+        missing = configured(ParquetSink, "lake", {"url": "gs://missing/lake", "storage": server.storage}, tmp_path)
+        with pytest.raises(SinkRetry, match="there is no bucket missing"):
+            await missing.open()
+        await missing.close()
+        sink = configured(ParquetSink, "lake", {"url": "gs://shop/once", "storage": server.storage}, tmp_path)
+        await sink.check()
+        await sink.open()
+        records = [placed(each) for each in make_records(20)]
+        await store(sink, records[:10])
+        await store(sink, records[:10])
+        await sink.write(records[5:])
+        await sink.flush(None)
+        await sink.close()
+        assert numbers_in_files(server.files(), "shop/once") == [*range(1, 21)]
 
 
 async def test_a_url_may_have_all_that_pyarrow_takes_in_it(s3: S3Server, tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 from xml.sax.saxutils import escape
 
+from .disks import small_disk
 from .ports import free_port
 
 __all__ = ["ClickHouseServer", "clickhouse_server"]
@@ -37,7 +38,7 @@ _USERS = """<yandex>
 <users><default><password>{password}</password>{rest}</default>
 <reader><password>{password}</password><networks><ip>::/0</ip></networks><profile>readonly</profile>
 <quota>default</quota></reader></users>
-<quotas><default></default></quotas></yandex>"""
+<quotas><default>{quota}</default></quotas></yandex>"""
 _REST = "<networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>"
 
 
@@ -58,8 +59,11 @@ class ClickHouseServer:
         (folder / "data").mkdir()
         self.configure()
 
-    def configure(self, *, settings: str = "", tls: bool = False) -> None:
-        """`settings` are elements of the profile of all users. The server reads them anew within some seconds."""
+    def configure(self, *, settings: str = "", quota: str = "", tls: bool = False) -> None:
+        """`settings` are elements of the profile of all users, and `quota` are their limits for an hour.
+
+        The server reads them anew within some seconds.
+        """
         more = ""
         if tls:
             folder = self.folder
@@ -70,7 +74,8 @@ class ClickHouseServer:
             )
         config = _CONFIG.format(folder=self.folder, port=self.port, native=self.native, more=more)
         (self.folder / "config.xml").write_text(config)
-        users = _USERS.format(settings=settings, password=escape(self.password), rest=_REST)
+        limits = f"<interval><duration>3600</duration>{quota}</interval>" if quota else ""
+        users = _USERS.format(settings=settings, quota=limits, password=escape(self.password), rest=_REST)
         (self.folder / "users.xml").write_text(users)
 
     def sql(self, query: str) -> str:
@@ -135,9 +140,12 @@ def _program() -> str:
 
 
 @contextmanager
-def clickhouse_server() -> Iterator[ClickHouseServer]:
-    with tempfile.TemporaryDirectory(prefix="ingestd-clickhouse-") as folder:
+def clickhouse_server(disk_megabytes: int | None = None) -> Iterator[ClickHouseServer]:
+    """`disk_megabytes`: the data get a separate disk of this size. The test is skipped if there can be none."""
+    with tempfile.TemporaryDirectory(prefix="ingestd-clickhouse-") as folder, ExitStack() as stack:
         server = ClickHouseServer(Path(folder))
+        if disk_megabytes is not None:
+            stack.enter_context(small_disk(Path(folder) / "data", megabytes=disk_megabytes))
         try:
             server.start()
             yield server

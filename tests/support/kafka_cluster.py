@@ -64,6 +64,7 @@ class KafkaBroker:
     def __init__(self, folder: Path, number: int) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
+        self.data = folder / "data"
         self.number = number
         self.port = free_port()
         self.controller_port = free_port()
@@ -74,7 +75,7 @@ class KafkaBroker:
         ports = {"PLAINTEXT": (self.port, self.port), **listeners}
         own = {
             "node.id": str(self.number),
-            "log.dirs": str(self.folder / "data"),
+            "log.dirs": str(self.data),
             "listeners": ",".join(
                 [f"{name}://127.0.0.1:{port}" for name, (port, _) in ports.items()]
                 + [f"CONTROLLER://127.0.0.1:{self.controller_port}"]
@@ -125,6 +126,11 @@ class KafkaBroker:
         """Sends a signal: SIGSTOP suspends the broker, and SIGCONT resumes it."""
         assert self._process is not None
         send_signal(self._process, number)
+
+    def wait_until_ended(self) -> None:
+        """Waits until the process ends because of a failure."""
+        assert self._process is not None
+        self._process.wait(_PATIENCE)
 
     def kill(self) -> None:
         process, self._process = self._process, None
@@ -200,11 +206,11 @@ class KafkaCluster:
             self._wait(self.admin.alter_user_scram_credentials([upsertion]))
 
     def allow(self, user: str, operation: str, topic: str) -> None:
-        binding = _admin.AclBinding(
-            _admin.ResourceType.TOPIC, topic, _admin.ResourcePatternType.LITERAL, f"User:{user}", "*",
-            _admin.AclOperation[operation], _admin.AclPermissionType.ALLOW,
-        )  # fmt: skip
-        self._wait(self.admin.create_acls([binding]))
+        self._wait(self.admin.create_acls([_right(_admin.AclBinding, user, operation, topic)]))
+
+    def deny(self, user: str, operation: str, topic: str) -> None:
+        """Takes a right away that `allow` has given."""
+        self._wait(self.admin.delete_acls([_right(_admin.AclBindingFilter, user, operation, topic)]))
 
     def limit_rate(self, bytes_a_second: float | None) -> None:
         """Sets or removes the quota of every client. confluent-kafka cannot, so this sends the request of Kafka."""
@@ -259,6 +265,13 @@ class KafkaCluster:
 
     def records(self, topic: str) -> list[Any]:
         return [json.loads(message.body) for message in self.messages(topic)]
+
+
+def _right(kind: Any, user: str, operation: str, topic: str) -> Any:
+    return kind(
+        _admin.ResourceType.TOPIC, topic, _admin.ResourcePatternType.LITERAL, f"User:{user}", "*",
+        _admin.AclOperation[operation], _admin.AclPermissionType.ALLOW,
+    )  # fmt: skip
 
 
 def _read(consumer: Consumer, partition: TopicPartition) -> Iterator[Stored]:

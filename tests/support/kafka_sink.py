@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 from ingestd.plugins.sinks.kafka import KafkaSink
 
+from .disks import small_disk
 from .kafka_cluster import KafkaCluster
 from .ports import free_port
 from .tcp_proxy import TcpProxy, tcp_proxy
@@ -44,8 +45,11 @@ class Kafka(NamedTuple):
 
 
 @contextmanager
-def broker_with_logins(folder: Path) -> Iterator[Kafka]:
-    """A broker with a user `shop`, who has no rights, and a listener for each protocol."""
+def broker_with_logins(folder: Path, disk_megabytes: int | None = None) -> Iterator[Kafka]:
+    """A broker with a user `shop`, who has no rights, and a listener for each protocol.
+
+    `disk_megabytes`: its data get a separate disk of this size. The test is skipped if there can be none.
+    """
     _, certificate = make_certificate(folder)
     keystore = folder / "keystore.pem"
     keystore.write_bytes(certificate.with_name("localhost-key.pem").read_bytes() + certificate.read_bytes())
@@ -68,13 +72,15 @@ def broker_with_logins(folder: Path) -> Iterator[Kafka]:
     cluster = KafkaCluster(folder / "cluster", settings=settings)
     target = cluster.listen("PROXIED", shown=shown)
     ports = {name: cluster.listen(name) for name in ("TLS", "MUTUAL_TLS", "LOGIN", "LOGIN_TLS")}
-    try:
+    with ExitStack() as stack:
+        if disk_megabytes is not None:
+            (broker,) = cluster.brokers
+            broker.data.mkdir()
+            stack.enter_context(small_disk(broker.data, megabytes=disk_megabytes))
+        stack.callback(cluster.kill)
         cluster.start()
         cluster.add_user("shop", "correct")
-        with tcp_proxy(shown, target) as proxy:
-            yield Kafka(cluster, proxy, ports, certificate)
-    finally:
-        cluster.kill()
+        yield Kafka(cluster, stack.enter_context(tcp_proxy(shown, target)), ports, certificate)
 
 
 def topic_of(folder: Path) -> str:

@@ -42,7 +42,7 @@ class S3Server:
     @property
     def storage(self) -> dict[str, str]:
         """The option `storage` of a sink."""
-        endpoint = f"127.0.0.1:{self._ports['s3.port']}"
+        endpoint = f"127.0.0.1:{self.port}"
         return {
             "access_key": _KEY,
             "secret_key": _SECRET,
@@ -50,6 +50,10 @@ class S3Server:
             "scheme": "http",
             "region": "eu-1",
         }
+
+    @property
+    def port(self) -> int:
+        return self._ports["s3.port"]
 
     @property
     def endpoint(self) -> str:

@@ -15,7 +15,7 @@ class TcpProxy:
 
     def __init__(self, port: int, target: int) -> None:
         self.port = port
-        self._target = target
+        self._target = self._usual = target
         self._open: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()
         self._flows.set()
@@ -44,6 +44,11 @@ class TcpProxy:
 
     def let_go(self) -> None:
         self._call(self._flows.set)
+
+    def divert(self, target: int | None) -> None:
+        """Cuts all connections. New ones lead to another port, or to the usual one again."""
+        self._target = self._usual if target is None else target
+        self.cut()
 
     def _call(self, function: Callable[[], None]) -> None:
         async def call() -> None:

@@ -20,7 +20,7 @@ from .copying import Compared, compare_sides
 from .digests import sum_up
 from .regrouped_comparison import compare_regrouped
 from .regrouped_copy import RegroupedCopy, counts
-from .sides import Side, make_backend, open_sides, shown
+from .sides import Side, make_backend, open_sides, refuse_missing, shown
 from .store_copy import StoreCopy, refuse_source
 
 __all__ = ["compare", "copy"]
@@ -101,6 +101,9 @@ def _config_of_source(arguments: argparse.Namespace, config: Config, plugins: Pl
 async def _both(
     arguments: argparse.Namespace, source: Backend, target: Backend, *, copying: bool
 ) -> AsyncIterator[tuple[Sequence[Side], Sequence[Side]]]:
+    await refuse_missing("--from", arguments.source, source)
+    if not copying:
+        await refuse_missing("--to", arguments.target, target)
     if await target.daemons():
         raise CommandError(f"--to: a daemon serves from {shown(arguments.target)}; stop it first")
     async with (

@@ -45,7 +45,8 @@ class Copying:
 
     async def prepare(self) -> None:
         """Copy what there is, also beside the source's daemon. Raises as `finish`."""
-        await self._copy(self._mark, Digests(times.now()))
+        begun_at = times.now()
+        await self._copy(self._mark, Digests(begun_at), Digests(begun_at))
         compared_to = self._mark.compared_to
         compared = await compare_journals(self._source, self._target, compared_to, repair=True, serving=True)
         self._mark.compared_to = compared.last
@@ -55,20 +56,16 @@ class Copying:
         """Copy the rest, and compare both sides. Raises `CommandError` if they differ, and `Unavailable`."""
         mark, begun_at = self._mark, times.now()
         ours, theirs = Digests(begun_at), Digests(begun_at)
-        await self._copy(mark, ours)
+        await self._copy(mark, ours, theirs)
         # A body that was blanked after its record was copied is found only by comparing all records.
         after = 0 if mark.erased_at > mark.begun_at - FORGETTING else mark.compared_to
         journal = await compare_journals(self._source, self._target, after, repair=True)
-        await digest_entries(self._target.contents, theirs)
-        if ours.differing(theirs, times.now()):
-            theirs = Digests(begun_at)
-            await remove_others(self._source.contents, self._target.contents)
-            await digest_entries(self._target.contents, theirs)
+        await remove_others(self._source.contents, self._target.contents)
         await _refuse_differences(self._source, self._target, ours, theirs)
         return await _compared(self._target, journal, theirs)
 
-    async def _copy(self, mark: CopyMark, digests: Digests) -> None:
-        """Copy all that the target lacks, and add the source's entries to the digests."""
+    async def _copy(self, mark: CopyMark, ours: Digests, theirs: Digests) -> None:
+        """Copy all that the target lacks, and add the entries to the digests, as `copy_entries` does."""
         source, target = self._source, self._target
         begun_from, last = await target.journal.last(), await source.journal.last()
         bar = ProgressBar(last - begun_from, "records", quiet=self._quiet)
@@ -87,7 +84,7 @@ class Copying:
                 told = seen // _TOLD
                 bar.say(f"{seen} entries of state compared, {changed} copied")
 
-        changed = await copy_entries(source.contents, target.contents, digests, tell)
+        changed = await copy_entries(source.contents, target.contents, ours, theirs, tell)
         place = f"partition {target.name}: " if target.name else ""
         bar.say(f"{place}{changed} entries of state copied")
         await copy_cursors(source, target)

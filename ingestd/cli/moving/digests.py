@@ -36,11 +36,12 @@ class Digests:
         self._sums: dict[str, dict[int, list[int]]] = defaultdict(dict)
         """By kind and minute of expiry: the number of entries and the sum of their digests."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, digest: bytes | None = None) -> None:
+        """Add an entry. `digest` is the entry's digest if the caller knows it."""
         minute = self._last_minute if entry.expires is None else min(entry.expires // _MINUTE, self._last_minute)
         found = self._sums[kind_of(entry.key)].setdefault(max(minute, self._last_minute - _DAY // _MINUTE), [0, 0])
         found[0] += 1
-        found[1] = (found[1] + int.from_bytes(entry.digest(), "big")) % _MODULUS
+        found[1] = (found[1] + int.from_bytes(digest or entry.digest(), "big")) % _MODULUS
 
     def of_kinds(self, now: int) -> Iterator[KindDigest]:
         """The kinds in order, with the entries that expire after the minute of `now` (milliseconds)."""

@@ -16,7 +16,7 @@ from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
-__all__ = ["Side", "make_backend", "open_sides", "shown"]
+__all__ = ["Side", "make_backend", "open_sides", "refuse_missing", "shown"]
 
 _APART = ("consumer-step", "entered-step")
 """Kinds that only the two stores of a separate journal have."""
@@ -49,6 +49,12 @@ def make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Bac
         return plugins.stores[scheme](url, config.base)
     except ConfigError as error:
         raise ConfigError(f"{option}: {error}") from error
+
+
+async def refuse_missing(option: str, url: str, backend: Backend) -> None:
+    """Raises `CommandError` if there is no store: opening it would make an empty one."""
+    if not await backend.exists():
+        raise CommandError(f"{option}: there is no store at {shown(url)}")
 
 
 @asynccontextmanager

@@ -21,15 +21,16 @@ _OF_SERVER = {
     3,  # the request was cut off
     16,  # no such column
     60, 81, 218,  # no such table or database, or it was dropped
-    73, 74, 75, 76, 79, 87, 88, 243,  # files, and no space
+    73, 74, 75, 76, 77, 79, 87, 88, 172, 204, 214, 243, 275,  # files and folders, and no space
     115, 452,  # an unknown setting, or one that the user must not change
     159, 160,  # a time limit of the server
     164, 242,  # read-only
     192, 193, 194, 195, 291, 497, 516,  # user, password, address, rights
     201, 202, 203,  # quotas and busy servers
-    209, 210, 236, 279, 394,  # connections, shutdown, and an operator who ended the query
-    225, 254, 255, 285, 286, 289, 319, 415, 999,  # replicas and their coordination
-    241, 173,  # memory
+    95, 96, 198, 209, 210, 236, 279, 394,  # connections, shutdown, and an operator who ended the query
+    225, 244, 254, 255, 265, 285, 286, 289, 297, 319, 364, 369, 415, 416, 519, 529, 999,  # replicas and shards
+    241, 173, 425, 439,  # memory, calls of the system and threads
+    499,  # the object storage of the table
     252, 1001,  # too many parts; an error of the system
     307,  # too many bytes for a limit of the user
 }  # fmt: skip

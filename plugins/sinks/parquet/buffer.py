@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ingestd.api.events import Record
 
-from .rows import SCHEMA, Fields, make_table
+from .rows import SCHEMA, Fields, make_table, time_of
 
 __all__ = ["FileBuffer", "PartitionFile", "partition_of"]
 
@@ -78,9 +78,10 @@ class FileBuffer:
         if not self._positions.isdisjoint(positions):
             new = [index for index, position in enumerate(positions) if position not in self._positions]
             fields, records = [fields[index] for index in new], [records[index] for index in new]
-        for folder, indexes in _by_folder(records).items():
-            some = [fields[index] for index in indexes], [records[index] for index in indexes]
-            self._tables.setdefault(folder, []).append(make_table(*some))
+        times = [*map(time_of, records, fields)]
+        for folder, indexes in _by_folder(records, times).items():
+            some = [fields[index] for index in indexes], [times[index] for index in indexes]
+            self._tables.setdefault(folder, []).append(make_table(*some, [records[index] for index in indexes]))
         self._positions.update(positions)
         size = sum([len(record.body) for record in records])
         self.size += size
@@ -93,7 +94,7 @@ class FileBuffer:
     def compress(self) -> None:
         for folder, tables in [*self._tables.items()]:
             file = self.files.get(folder) or PartitionFile()
-            file.add(pa.concat_tables(tables).combine_chunks())
+            file.add(pa.concat_tables(tables))  # of many chunks, because copying them takes longer than compressing
             self.files[folder] = file
             del self._tables[folder]
         self._tables_size = 0
@@ -104,11 +105,11 @@ class FileBuffer:
         return self.files
 
 
-def _by_folder(records: Sequence[Record]) -> dict[str, list[int]]:
+def _by_folder(records: Sequence[Record], times: Sequence[int]) -> dict[str, list[int]]:
     """The indexes of the records of each folder."""
     found: dict[str, list[int]] = {}
-    for index, record in enumerate(records):
-        found.setdefault(partition_of(record.type, record.received_at()), []).append(index)
+    for index, (record, at) in enumerate(zip(records, times, strict=True)):
+        found.setdefault(partition_of(record.type, at), []).append(index)
     return found
 
 

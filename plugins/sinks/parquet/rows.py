@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ingestd.api.events import Record
 
-__all__ = ["SCHEMA", "Fields", "make_table", "read_fields"]
+__all__ = ["SCHEMA", "Fields", "make_table", "read_fields", "time_of"]
 
 _TIME = pa.timestamp("ms", tz="UTC")
 
@@ -30,8 +30,12 @@ SCHEMA = pa.schema(
 """The columns of a file. `type` and `date` are in the names of its folders."""
 
 
+_NO_MARK = msgspec.Raw(b"")
+_PERHAPS = msgspec.Raw(b"null")
+
+
 class Fields(msgspec.Struct, rename="camel", gc=False):
-    """The members of a record that have a separate column, in the order of the columns."""
+    """The members of a record that have a separate column, and the mark that only imported records have."""
 
     id: str
     tenant: str | None = None
@@ -40,10 +44,12 @@ class Fields(msgspec.Struct, rename="camel", gc=False):
     anonymous_id: str | None = None
     user_id: str | None = None
     session_id: str | None = None
+    mark: msgspec.Raw = msgspec.field(name="import", default=_NO_MARK)
+    """Only imported records have it. To look for it here is faster than `Record.received_at` for each record."""
 
 
 _decode = msgspec.json.Decoder(Fields).decode
-_NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Fields)}
+_NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Fields) if field.name != "mark"}
 
 
 def read_fields(record: Record) -> Fields:
@@ -56,18 +62,25 @@ def read_fields(record: Record) -> Fields:
         value = msgspec.json.decode(record.body)
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise ValueError("it has no id")  # noqa: TRY004 - any other body is a wrong value
-    return Fields(**{_NAMES[name]: each for name, each in value.items() if name in _NAMES and isinstance(each, str)})
+    texts = {_NAMES[name]: each for name, each in value.items() if name in _NAMES and isinstance(each, str)}
+    return Fields(**texts, mark=_PERHAPS)
 
 
-def make_table(fields: Sequence[Fields], records: Sequence[Record]) -> pa.Table:
-    id_, tenant, key, timestamp, anonymous_id, user_id, session_id = zip(
+def time_of(record: Record, fields: Fields) -> int:
+    """`Record.received_at` of a record with these fields."""
+    return record.at if fields.mark is _NO_MARK else record.received_at()
+
+
+def make_table(fields: Sequence[Fields], times: Sequence[int], records: Sequence[Record]) -> pa.Table:
+    """The table of records with these fields and times of receipt, in milliseconds. All have the same length."""
+    id_, tenant, key, timestamp, anonymous_id, user_id, session_id, _ = zip(
         *map(msgspec.structs.astuple, fields), strict=True
     )
     columns = [
         *(pa.array(column, pa.string()) for column in (id_, tenant, key)),
         _times(timestamp),
         *(pa.array(column, pa.string()) for column in (anonymous_id, user_id, session_id)),
-        pa.array([record.received_at() for record in records], pa.int64()).cast(_TIME),
+        pa.array(times, pa.int64()).cast(_TIME),
         pa.array([record.position for record in records], pa.int64()),
         pa.array([record.body for record in records], pa.string()),
     ]

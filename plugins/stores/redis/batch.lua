@@ -275,6 +275,32 @@ reads.load = function(_, keys)
   return found
 end
 
+-- The same for `ingestd store copy`, which does not know the type: it stands before fields and members.
+reads.entries = function(_, keys)
+  local found = {}
+  for index, key in ipairs(keys) do
+    key = prefix .. key
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'hash' then
+      found[index] = {kind, redis.call('HGETALL', key)}
+    elseif kind == 'zset' then
+      found[index] = {kind, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')}
+    else
+      found[index] = kind == 'string' and redis.call('GET', key)
+    end
+  end
+  return found
+end
+
+reads.absent = function(_, keys)
+  local found = {}
+  for _, key in ipairs(keys) do
+    local kind = redis.call('TYPE', prefix .. key).ok
+    if kind ~= 'string' and kind ~= 'hash' and kind ~= 'zset' then found[#found + 1] = key end
+  end
+  return found
+end
+
 -- The other writes of transactions. A consumer's step writes whole values and the changes of fields and sets.
 
 local ARGUMENTS = 1000 -- the most of one command, an even number: Lua's stack is limited

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from ingestd.api import times
 from ingestd.api.contents import Contents, Entry
+from ingestd.api.store import Field
 
-from ..entry import Row, set_key
-from ..stored_entries import arrange, cache_keys, entries_of
-from .database import Database, literal
-from .state import loaded_row
+from ..stored_entries import cache_keys
+from .database import Database
+from .state import pairs
 
 __all__ = ["RedisContents"]
 
 _PAGE = 250  # entries of one read: Redis does nothing else meanwhile
-_SCANNED = 1000  # keys of one step of a scan
 _SEEN = 1_000_000  # keys that one scan remembers, in some 100 MB
 
 _CLAIM = "claim:"
 """In front of idempotency keys, which are apart from the state."""
-_KEY = re.compile(r"(?!batch:)(?:claim:)?[^:]+:([0-9a-f]{32})")
-"""The keys of entries. Other keys have the journal, names of fields, and results of batches."""
+_NAME = re.compile(r"(?!batch:)(?:claim:)?[^:]+:[0-9a-f]{32}")
+"""The names of entries. Other keys have the journal, names of fields, and results of batches."""
 
 
 class RedisContents(Contents):
@@ -36,60 +35,55 @@ class RedisContents(Contents):
         slot = self._database.slot
         (size,) = await self._database.pipeline(("DBSIZE",) if slot is None else ("CLUSTER", "COUNTKEYSINSLOT", slot))
         parts = size // _SEEN + 1
-        for kind in ("string", "hash", "zset"):
-            for part in range(parts):
-                async for keys in self._scan(kind, part, parts):
-                    names = [set_key(key) for key in keys] if kind == "zset" else keys
-                    yield entries_of(await self._load(names))
+        for part in range(parts):
+            async for names in self._scan(part, parts):
+                yield [entry for entry in await self._load(names) if entry is not None]
 
-    async def _scan(self, kind: str, part: int, parts: int) -> AsyncIterator[list[str]]:
-        """The keys of one type in one of `parts` parts, each key once."""
-        prefix = self._database.prefix
+    async def _scan(self, part: int, parts: int) -> AsyncIterator[list[str]]:
+        """The names of entries in one of `parts` parts, each name once."""
         seen: set[str] = set()
         waiting: list[str] = []
-        async for found in self._keys(kind):
-            for raw in found:
-                key = raw.decode()[len(prefix) :]
-                match = _KEY.fullmatch(key)
-                if match and int(match[1][:8], 16) % parts == part and key not in seen:
-                    seen.add(key)
-                    waiting.append(key)
+        async for names in self._names():
+            for name in names:
+                if (parts == 1 or int(name[-32:-24], 16) % parts == part) and name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
             while len(waiting) >= _PAGE:
                 yield waiting[:_PAGE]
                 waiting = waiting[_PAGE:]
         if waiting:
             yield waiting
 
-    async def _keys(self, kind: str) -> AsyncIterator[Sequence[bytes]]:
-        """The keys of one type in pages, of whatever use; a key may come twice."""
+    async def _names(self) -> AsyncIterator[list[str]]:
+        """The names of all entries in pages; a name may come twice."""
         prefix = self._database.prefix
-        if self._database.slot is not None:
-            async for keys in self._database.keys(prefix):
-                types = await self._database.pipeline(*(("TYPE", key) for key in keys))
-                yield [key for key, found in zip(keys, types, strict=True) if found == kind.encode()]
-            return
-        position = 0
-        while True:
-            command = ("SCAN", position, "MATCH", literal(prefix) + "*", "COUNT", _SCANNED, "TYPE", kind)
-            ((position, found),) = await self._database.pipeline(command)
-            position = int(position)
-            yield found
-            if not position:
-                return
+        async for found in self._database.keys(prefix):
+            names = [raw.decode()[len(prefix) :] for raw in found]
+            yield [name for name in names if _NAME.fullmatch(name)]
 
-    async def _load(self, names: Sequence[str]) -> list[Row]:
-        """The rows under some names of the cache, or of Redis."""
-        rows: list[Row] = []
-        for start in range(0, len(names), _PAGE):
-            some = names[start : start + _PAGE]
-            answer = await self._database.link.ask("load", 0, some, weight=len(some))
-            rows += [loaded_row(_key(name), found) for name, found in zip(some, answer, strict=True) if found]
-        return rows
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
+        async for names in self._names():
+            yield [_key(name) for name in names]
+
+    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
+        absent: list[str] = []
+        for start in range(0, len(keys), _PAGE):
+            names = [_name(Entry(key)) for key in keys[start : start + _PAGE]]
+            answer = await self._database.link.ask("absent", 0, names, weight=len(names))
+            absent += [_key(name) for name in answer]
+        return absent
 
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
-        claims = {entry.key for entry in entries if entry.is_idempotency_key}
-        names = [_CLAIM + name if name in claims else name for name in cache_keys(entries)]
-        return arrange(entries, await self._load(names))
+        return await self._load([_name(entry) for entry in entries])
+
+    async def _load(self, names: Sequence[str]) -> list[Entry | None]:
+        """The entries with some names, in their order."""
+        entries: list[Entry | None] = []
+        for start in range(0, len(names), _PAGE):
+            some = names[start : start + _PAGE]
+            answer = await self._database.link.ask("entries", 0, some, weight=len(some))
+            entries += map(_entry_of, some, answer)
+        return entries
 
     async def replace(self, entries: Sequence[Entry]) -> None:
         await self._write([each for entry in entries for each in (("delete", _name(entry)), _write_of(entry))])
@@ -117,6 +111,28 @@ def _name(entry: Entry) -> str:
 
 def _key(name: str) -> str:
     return name.removeprefix(_CLAIM)
+
+
+def _entry_of(name: str, found: Any) -> Entry | None:
+    """The entry in an answer: a raw value, or a type with a list of fields or members."""
+    if not found:
+        return None
+    key = _key(name)
+    if isinstance(found, str):
+        expires, _, value = found.partition("|")
+        return Entry(key, value, expires=int(expires) if expires else None)
+    kind, flat = found
+    if kind == "hash":
+        return Entry(key, fields={field: Field(int(at), value) for field, at, value in _fields(flat)})
+    members = {member: int(float(at)) for member, at in pairs(flat)}
+    end = members.pop("", None)
+    return Entry(key, members=members, expires=end and -end) if members else None
+
+
+def _fields(flat: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    for name, raw in pairs(flat):
+        at, _, value = raw.partition("|")
+        yield name, at, value
 
 
 def _write_of(entry: Entry) -> tuple[Any, ...]:

@@ -135,6 +135,9 @@ class SqliteBackend(Backend):
     async def describe(self) -> Sequence[CheckResult]:
         return await health.describe(self.database)
 
+    async def exists(self) -> bool:
+        return self.path.exists()
+
     async def daemons(self) -> Sequence[DaemonProcess]:
         pid = daemon_process(self.path)
         return [] if pid is None else [DaemonProcess(pid, socket.gethostname())]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+
+import msgspec
 
 from ingestd.api.contents import Contents, Entry
 from ingestd.api.errors import CommandError
 
 from ..cached_state import CachedState
-from ..entry import set_key
-from ..stored_entries import arrange, cache_keys, entries_of
+from ..stored_entries import cache_keys
 from .commits import Commits
 from .database import Database
+from .entries import find_present, read_entries, select_keys
 
 __all__ = ["SqliteContents"]
 
 _PAGE = 1000  # entries read at a time
-
-_STATES = "SELECT key FROM state WHERE key > ? ORDER BY key LIMIT ?"
-_SETS = "SELECT DISTINCT key FROM member WHERE key > ? ORDER BY key LIMIT ?"
 
 
 class SqliteContents(Contents):
@@ -31,26 +29,44 @@ class SqliteContents(Contents):
     async def entries(self) -> AsyncIterator[Sequence[Entry]]:
         # Read the TTL log first: a write-back may move its entries to the rows during the walk.
         logged = await self._database.logged_keys()
-        after = ""
-        while keys := await self._keys(_STATES, after):
-            after = keys[-1]
-            yield await self._read([key for key in keys if key not in logged])
+        async for keys in self._keys("state"):
+            some = await self._read([key for key in keys if key not in logged])
+            yield [entry for entry in some if entry.members is None]
         rest = [*logged]
         for start in range(0, len(rest), _PAGE):
-            yield await self._read(rest[start : start + _PAGE])
-        after = ""
-        while keys := await self._keys(_SETS, after):
-            after = keys[-1]
-            yield await self._read([set_key(key) for key in keys])
+            some = await self._read(rest[start : start + _PAGE])
+            yield [entry for entry in some if entry.members is None]
+        async for keys in self._keys("member"):
+            yield [entry for entry in await self._read(keys) if entry.members is not None]
 
-    async def _keys(self, query: str, after: str) -> list[str]:
-        return await self._database.connections.read(_select_keys, query, after)
+    async def _keys(self, table: str) -> AsyncIterator[list[str]]:
+        after = ""
+        while keys := await self._database.connections.read(select_keys, table, after, _PAGE):
+            after = keys[-1]
+            yield keys
 
     async def _read(self, keys: Sequence[str]) -> list[Entry]:
-        return entries_of(await self._database.read_rows(keys))
+        # Read the TTL log first here too.
+        renewals = self._database.renewals.of(keys) if self._database.commits is not None else None
+        return await self._database.connections.read(read_entries, keys, renewals)
+
+    async def all_keys(self) -> AsyncIterator[Sequence[str]]:
+        yield [*await self._database.logged_keys()]
+        for table in ("state", "member"):
+            async for keys in self._keys(table):
+                yield keys
+
+    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
+        present = await self._database.connections.read(find_present, keys)
+        doubtful = [key for key in keys if key not in present]
+        return await super().absent(doubtful) if doubtful else []  # the TTL log may have them
 
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
-        return arrange(entries, await self._database.read_rows(cache_keys(entries)))
+        found: dict[str, Entry] = {}
+        for entry in await self._read([entry.key for entry in entries]):
+            other = found.get(entry.key)
+            found[entry.key] = entry if other is None else _both(other, entry)
+        return [found.get(entry.key) for entry in entries]
 
     async def replace(self, entries: Sequence[Entry]) -> None:
         state = self._begin()
@@ -89,10 +105,9 @@ class SqliteContents(Contents):
         return commits
 
 
-def _select_keys(connection: sqlite3.Connection, query: str, after: str) -> list[str]:
-    (text,) = connection.execute(f"SELECT json_group_array(key) FROM ({query})", (after, _PAGE)).fetchone()  # noqa: S608 - constant
-    keys: list[str] = json.loads(text)
-    return keys
+def _both(state: Entry, members: Entry) -> Entry:
+    """What a key has that should have only one of both. It equals no other entry, so a copy replaces it."""
+    return msgspec.structs.replace(state, members=members.members)
 
 
 def _set_last(position: int, connection: sqlite3.Connection, _: int) -> None:
