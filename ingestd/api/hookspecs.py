@@ -21,6 +21,7 @@ from . import HOOK_NAMESPACE
 from .backend import Backend, Partition
 from .check_result import CheckResult
 from .consumer import Consumer
+from .contents import Entry
 from .events import Event, Principal, Request, Session
 from .intake import Intake
 from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
@@ -208,6 +209,15 @@ def state_parts(store: Store) -> Mapping[str, Collection[str]] | None:
     Called by `ingestd store copy` to a store with another number of partitions, which must find the tenant of each
     entry. The command knows all texts and numbers of all records, and the empty text. A plugin whose keys have other
     texts names them here, and tenants that may have no records. `startup` has not been called. Nothing may be written.
+    """
+
+
+@hookspec
+def merge_state(entries: Sequence[Entry]) -> Entry | None:
+    """Return one entry in place of these, which several partitions have under one key. None for another plugin's.
+
+    Called by `ingestd store copy` from a store with several partitions to one with fewer or more, for state of no
+    tenant: the steps of a consumer change it in each partition. `startup` has not been called.
     """
 
 

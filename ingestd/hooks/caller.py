@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pluggy
 
 from ingestd.api.check_result import CheckResult
+from ingestd.api.contents import Entry
 from ingestd.api.errors import ConfigError, IngestdError, Refused
 from ingestd.api.events import Event, Principal, Request, Session
 from ingestd.api.hookspecs import Daemon
@@ -81,6 +82,7 @@ class Hooks:
         self._find_journey = _chain(manager, "find_journey")
         self._explain_journey = _chain(manager, "explain_journey")
         self._state_parts = _chain(manager, "state_parts")
+        self._merge_state = _chain(manager, "merge_state")
         self._advise = _chain(manager, "advise")
         self._find_visitors = _chain(manager, "find_visitors")
         self._forget_person = _chain(manager, "forget_person")
@@ -127,6 +129,14 @@ class Hooks:
             for tenant, texts in answer.items():
                 found.setdefault(tenant, set()).update(texts)
         return found
+
+    async def merge_state(self, entries: Sequence[Entry]) -> Entry | None:
+        """The first plugin's entry in place of several; None without one. Raises `HookFailure`, `Unavailable`."""
+        for call in self._merge_state:
+            for entry in await _each([call], "merge_state", entries):
+                merged: Entry = entry
+                return merged
+        return None
 
     async def advise(self, store: Store) -> list[CheckResult]:
         """The advice of all plugins. Raises `HookFailure`, `Unavailable`."""

@@ -6,11 +6,35 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import ConfigError
-from ingestd.api.store import Store, state_key
+from ingestd.api.store import State, Store, state_key
 
-__all__ = ["MARK_KEY", "CopyMark", "clear_mark", "read_mark", "refuse_unfinished", "write_mark"]
+__all__ = [
+    "MARK_KEY",
+    "CopyMark",
+    "Regrouping",
+    "clear_mark",
+    "put_mark",
+    "read_mark",
+    "refuse_unfinished",
+    "write_mark",
+]
 
 MARK_KEY = state_key("store-copy", "", "")
+
+
+class Regrouping(msgspec.Struct):
+    """What a partition of the target has of the source's partitions, in their order."""
+
+    begin: int
+    """The position that the partition's journal continues after. It is the same in all partitions."""
+    copied: list[int]
+    """For each partition of the source, the position up to which this partition has its records."""
+    cursors: dict[str, list[int]] = {}
+    """For each consumer whose cursor is set, the positions in the source's partitions that the cursor stands for."""
+    compared: list[int] = []
+    """In the first partition: the positions in the source's partitions up to which all records were compared."""
+    compared_to: list[int] = []
+    """In the first partition: the ends of the target's partitions at that time."""
 
 
 class CopyMark(msgspec.Struct):
@@ -24,6 +48,8 @@ class CopyMark(msgspec.Struct):
     """The position up to which the records of both sides were compared."""
     erased_at: int = 0
     """The time of the newest erasure among the copied records, in milliseconds; 0 without one."""
+    regrouping: Regrouping | None = None
+    """What only a copy to another number of partitions needs."""
 
 
 _decode = msgspec.json.Decoder(CopyMark).decode
@@ -35,10 +61,15 @@ async def read_mark(store: Store) -> CopyMark | None:
     return None if found is None else _decode(found)
 
 
+async def put_mark(state: State, mark: CopyMark) -> None:
+    """Write the mark in a transaction."""
+    await state.put(MARK_KEY, msgspec.json.encode(mark).decode())
+
+
 async def write_mark(store: Store, mark: CopyMark) -> None:
     """Write the mark durably. Raises `Unavailable`, `WriteConflict`."""
     state = store.begin(times.now())
-    await state.put(MARK_KEY, msgspec.json.encode(mark).decode())
+    await put_mark(state, mark)
     await store.commit(state)
 
 

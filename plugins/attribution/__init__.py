@@ -10,6 +10,7 @@ from msgspec import Meta
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
 from ingestd.api.consumer import Consumer
+from ingestd.api.contents import Entry
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.options import Duration, PositiveDuration
@@ -28,7 +29,7 @@ from .marks import TENANTS
 from .models import Model
 from .panel import show
 from .person import forget
-from .rollups import rollup_parts
+from .rollups import merge, rollup_parts
 from .touches import Exclusions
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ class AttributionPlugin:
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:
         tenants = {tenant async for _, tenant in store.scan(TENANTS)}
         return dict.fromkeys(["", *tenants], rollup_parts(now()))
+
+    @hookimpl
+    def merge_state(self, entries: Sequence[Entry]) -> Entry | None:
+        return merge(entries)
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[CheckResult]:

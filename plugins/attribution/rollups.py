@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ingestd.api.contents import Entry, kind_of
 from ingestd.api.store import State, state_key
 
 from .amounts import currency_code, worth
@@ -31,6 +32,7 @@ __all__ = [
     "Period",
     "Sums",
     "add_all",
+    "merge",
     "order_change",
     "read",
     "read_tenants",
@@ -239,6 +241,22 @@ def sum_up(rollups: Iterable[str]) -> Sequence[Sums]:
                 for sums, more in zip(_columns(known), _columns(row), strict=True):
                     sums[:] = map(add, sums, more)
     return [*found.values()]
+
+
+def merge(entries: Sequence[Entry]) -> Entry | None:
+    """One entry with the sums or tenants of all partitions; None for entries of another kind."""
+    first = entries[0]
+    expires = max([entry.expires or 0 for entry in entries]) or None
+    if kind_of(first.key) == _KIND_OF_ALL:
+        return Entry(first.key, _encode(sum_up(entry.value or "[]" for entry in entries)).decode(), expires=expires)
+    if first.key == _TENANTS:
+        members: dict[str, int] = {}
+        for entry in entries:
+            for tenant, at in (entry.members or {}).items():
+                members[tenant] = max(at, members.get(tenant, 0))
+        newest = sorted(members.items(), key=lambda member: (member[1], member[0]))[-_MAX_TENANTS:]
+        return Entry(first.key, members=dict(newest), expires=expires)
+    return None
 
 
 def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:

@@ -231,7 +231,7 @@ def test_a_copy_needs_an_empty_target_that_no_daemon_serves(tmp_path: Path, redi
     told = refused(run(shop, "copy", SQLITE, other))
     assert told.endswith("sqlite:other.db has data already, which a copy would mix with; name an empty store")
     told = refused(run(shop, "copy", "sqlite:none.db", redis_url))
-    assert told.endswith("sqlite:none.db is empty, so there is nothing to copy")
+    assert told.endswith("--from: there is no store at sqlite:none.db")
     done = run(shop, "copy", SQLITE, redis_url, "--prepare")
     assert done.returncode == 0, done.stderr
     told = refused(run(shop, "copy", other, redis_url))

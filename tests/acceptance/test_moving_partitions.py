@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -178,25 +179,25 @@ def test_a_shop_moves_to_a_cluster_and_to_another_one(
     assert taken == dict.fromkeys((record["id"] for record in shop.exported()), 1)
 
 
-def copy(shop: Shops, *arguments: str, code: int) -> str:
-    """The output of a copy to the cluster, or the reason for this exit code."""
-    command = ["store", "copy", "--from", SQLITE, "--to", shop.cluster.url, *arguments]
+def copy(shop: Shops, url: str, *arguments: str, code: int) -> str:
+    """The output of a copy to another store, or the reason for this exit code."""
+    command = ["store", "copy", "--from", shop.url, "--to", url, *arguments]
     done = run_ingestd(*command, config=shop.config, timeout=60)
     assert done.returncode == code, done.stderr
     return done.stderr.splitlines()[-1] if code else done.stdout
 
 
-def kill_copy(shop: Shops, *arguments: str) -> None:
-    """Begin a copy to the cluster, and kill it in the second partition."""
-    command = [INGESTD, "store", "copy", "--from", SQLITE, "--to", shop.cluster.url, *arguments]
-    with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.PIPE, text=True) as killed:
+def kill_copy(shop: Shops, url: str, *arguments: str) -> None:
+    """Begin a copy to another store, and kill it among the records."""
+    command = [INGESTD, "store", "copy", "--from", shop.url, "--to", url, *arguments, "--config", str(shop.config)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
         assert killed.stderr is not None
-        while not killed.stderr.readline().startswith("partition 01"):
-            assert killed.poll() is None
+        line = killed.stderr.readline()
+        assert line.endswith("records\n"), line
         killed.kill()
 
 
-async def test_what_a_division_leaves_out_and_how_it_continues(tmp_path: Path, cluster: RedisCluster) -> None:
+async def test_what_a_copy_leaves_out_and_how_it_continues(tmp_path: Path, cluster: RedisCluster) -> None:
     shop = Shops(tmp_path, cluster)
     with shop.serve() as daemon:
         Visits(shop).visit(daemon)
@@ -209,23 +210,73 @@ async def test_what_a_division_leaves_out_and_how_it_continues(tmp_path: Path, c
     passing = Entry(state_key("session", "gone", "visitor"), "session", expires=now() + 3_600_000)
     await backend.contents.replace([*unknown, passing])
     await backend.close()
-    assert "--prepare: a store cannot be divided" in copy(shop, "--prepare", code=1)
-    assert "cannot be found (2 user-profile)" in copy(shop, code=1)
-    kill_copy(shop, "--leave-unknown")
+    kill_copy(shop, cluster.url, "--prepare")
+    assert copy(shop, cluster.url, "--prepare", code=0).startswith("prepared:")
+    assert "cannot be found (2 user-profile)" in copy(shop, cluster.url, code=1)
     shop.name(cluster.url)
     done = run_ingestd("serve", config=shop.config)
     assert done.returncode == 78
     assert "is unfinished" in done.stderr
-    assert "left out, because their tenant is unknown: 2 user-profile" in copy(shop, "--leave-unknown", code=0)
+    shop.name(SQLITE)
+    printed = copy(shop, cluster.url, "--leave-unknown", code=0)
+    assert "left out, because their tenant is unknown: 2 user-profile" in printed
+    shop.name(cluster.url)
     done = run_ingestd("store", "compare", "--from", SQLITE, "--to", cluster.url, config=shop.config)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
+    assert all(f"{each.key} is missing" in done.stderr for each in unknown)
     with shop.serve():
         pass
 
 
-def test_a_store_with_partitions_is_not_copied_to_one_without(tmp_path: Path, cluster: RedisCluster) -> None:
+def test_a_shop_moves_between_different_numbers_of_partitions(
+    tmp_path: Path, cluster: RedisCluster, other_cluster: RedisCluster
+) -> None:
     shop = Shops(tmp_path, cluster)
-    command = ["store", "copy", "--from", cluster.url, "--to", "sqlite:other.db"]
-    done = run_ingestd(*command, config=shop.config)
-    assert done.returncode == 1
-    assert "has 3 partitions, and sqlite:other.db has 1" in done.stderr
+    shop.name(cluster.url)
+    visits, tenants = Visits(shop), shop.tenants
+    shop.crm.tell(reject={f"{tenants[1]} 0": "no", f"{tenants[2]} 0": "no", f"{tenants[2]} order": "no"})
+    with shop.serve() as daemon:
+        visits.visit(daemon)
+        wait_until(lambda: shop.status()["pending"] == 0)
+        shop.crm.tell(fail="away")
+        shop.command("sinks", "pause", "crm")
+    for url, partitions in ((other_cluster.url, PARTITIONS - 1), ("sqlite:back.db", 1)):
+        before = shop.folder / f"before-{partitions}.toml"
+        before.write_text(shop.config.read_text())
+        own = ["--from-config", str(before)]
+        with shop.serve() as daemon:
+            body = {"key": "Page View", "anonymousId": "forgotten", "data": {"note": f"private {partitions}"}}
+            assert daemon.post(TRACK, body, key_of(tenants[0])).status == 200
+            visits.visit(daemon)
+            text = before.read_text()
+            shop.config.write_text(re.sub(r"partitions = \d+", f"partitions = {partitions}", text))
+            kill_copy(shop, url, "--prepare", *own)
+            assert copy(shop, url, "--prepare", *own, code=0).startswith("prepared:")
+            shop.config.write_text(text)
+            shop.command("forget", "--anonymous", "forgotten", "--tenant", tenants[0])
+            visits.visit(daemon)
+        status, records = shop.status(), shop.records()
+        report = shop.command("attribution", "report", "--since", "2d")
+        assert status["deadLetters"] == 3
+        assert status["pending"] > 0
+        shop.config.write_text(re.sub(r"partitions = \d+", f"partitions = {partitions}", text))
+        assert "copied, and the same on both sides" in copy(shop, url, *own, code=0)
+        done = run_ingestd(
+            "store", "compare", "--from", shop.url, "--to", url, *own, config=shop.config, timeout=60
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        shop.name(url)
+        assert shop.status() == status
+        assert shop.records() == records
+        assert "private" not in str(records)
+        assert shop.command("attribution", "report", "--since", "2d") == report
+    shop.crm.tell()
+    with shop.serve() as daemon:
+        shop.command("sinks", "resume", "crm")
+        visits.visit(daemon)
+        wait_until(lambda: shop.status()["pending"] == 0)
+        shop.command("sinks", "dead-letters", "retry", "crm", "1-3")
+        wait_until(lambda: shop.status()["deadLetters"] == 0)
+    visits.check()
+    taken = Counter(record["id"] for record in shop.crm.records())
+    assert taken == dict.fromkeys((record["id"] for record in shop.exported()), 1)

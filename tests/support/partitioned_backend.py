@@ -45,7 +45,7 @@ class PartitionedBackend(Backend):
 
     def _partition(self, index: int, part: SqliteBackend) -> Partition:
         if index not in self._away:
-            return Partition(f"{index}", part.store, part.journal, part.problem)
+            return Partition(f"{index}", part.store, part.journal, part.problem, part.contents)
         reason = f"partition {index} is away"
         return Partition(f"{index}", *_away(reason), partial(str, reason))
 

@@ -12,6 +12,11 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="source", required=True, metavar="URL", help="the store to read, as in [store] url"
     )
     parser.add_argument("--to", dest="target", required=True, metavar="URL", help="the other store")
+    parser.add_argument(
+        "--from-config",
+        metavar="FILE",
+        help="the configuration with the options of the store to read, if they differ from those of the other store",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -6,17 +6,20 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
+from ingestd.api.backend import Backend
 from ingestd.api.errors import CommandError
 from ingestd.api.output import write
 from ingestd.api.terminal import table
-from ingestd.config import Config
-from ingestd.hooks.loader import Plugins
+from ingestd.config import Config, load_config
+from ingestd.hooks.loader import Plugins, load_plugins
 
 from .copying import Compared, compare_sides
 from .digests import sum_up
-from .division import divided
+from .regrouped_comparison import compare_regrouped
+from .regrouped_copy import RegroupedCopy, counts
 from .sides import Side, make_backend, open_sides, refuse_missing, shown
 from .store_copy import StoreCopy, refuse_source
 
@@ -24,14 +27,18 @@ __all__ = ["compare", "copy"]
 
 
 async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from_config = _config_of_source(arguments, config, plugins)
+
     async def source_is_idle() -> bool:
-        return not await make_backend("--from", arguments.source, config, plugins).daemons()
+        return not await make_backend("--from", arguments.source, *from_config).daemons()
 
     if not arguments.prepare and not await source_is_idle():
         raise CommandError(
             f"a daemon serves from {shown(arguments.source)}; stop it, or add --prepare to copy most of it before that"
         )
-    async with _both(arguments, config, plugins, copying=True) as (source, target):
+    target_backend = make_backend("--to", arguments.target, config, plugins)
+    source_backend = make_backend("--from", arguments.source, *from_config)
+    async with _both(arguments, source_backend, target_backend, copying=True) as (source, target):
 
         async def ends() -> list[int]:
             return [await side.journal.last() for side in source]
@@ -39,19 +46,22 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
         async def source_is_unchanged() -> bool:
             return await source_is_idle() and await ends() == before
 
-        before = await ends()
-        async with _corresponding(source, target, plugins) as (ours, unknown):
-            if unknown and not arguments.leave_unknown:
-                raise CommandError(
-                    f"the tenant of some entries of state cannot be found ({_counts(unknown)}), since the records that"
-                    " they belong to were removed; add --leave-unknown to leave them out (docs/moving.md)"
-                )
-            run = StoreCopy(ours, target, quiet=arguments.quiet or arguments.json)
-            compared = None
+        before, quiet = await ends(), arguments.quiet or arguments.json
+        unknown: Counter[str] = Counter()
+        compared = None
+        if len(source) == len(target):
+            run = StoreCopy(source, target, quiet=quiet)
             if arguments.prepare:
                 await run.prepare()
             else:
                 compared = await run.finish(source_is_unchanged)
+        else:
+            with closing(RegroupedCopy(source, target, plugins, quiet=quiet)) as regrouped:
+                if arguments.prepare:
+                    await regrouped.prepare()
+                else:
+                    compared = await regrouped.finish(source_is_unchanged, leave_unknown=arguments.leave_unknown)
+                unknown = regrouped.unknown
     if arguments.json:
         _print_json(compared)
     elif compared is None:
@@ -59,30 +69,38 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
     else:
         write(["copied, and the same on both sides:", *_lines(compared)])
         if unknown:
-            write([f"left out, because their tenant is unknown: {_counts(unknown)}"])
+            write([f"left out, because their tenant is unknown: {counts(unknown)}"])
 
 
 async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    for option, url in (("--from", arguments.source), ("--to", arguments.target)):
-        if await make_backend(option, url, config, plugins).daemons():
-            raise CommandError(f"{option}: a daemon serves from {shown(url)}; stop it first")
-    async with (
-        _both(arguments, config, plugins, copying=False) as (source, target),
-        _corresponding(source, target, plugins) as (parts, _),
-    ):
-        compared = [await compare_sides(ours, theirs) for ours, theirs in zip(parts, target, strict=True)]
+    from_config = _config_of_source(arguments, config, plugins)
+    if await make_backend("--from", arguments.source, *from_config).daemons():
+        raise CommandError(f"--from: a daemon serves from {shown(arguments.source)}; stop it first")
+    target_backend = make_backend("--to", arguments.target, config, plugins)
+    source_backend = make_backend("--from", arguments.source, *from_config)
+    async with _both(arguments, source_backend, target_backend, copying=False) as (source, target):
+        if len(source) == len(target):
+            compared = [await compare_sides(ours, theirs) for ours, theirs in zip(source, target, strict=True)]
+        else:
+            compared = [*await compare_regrouped(source, target, plugins)]
     if arguments.json:
         _print_json(compared)
     else:
         write(["the same on both sides:", *_lines(compared)])
 
 
+def _config_of_source(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> tuple[Config, Plugins]:
+    """The configuration of `--from-config`, or the other store's. Raises `ConfigError`."""
+    if arguments.from_config is None:
+        return config, plugins
+    own = load_config(Path(arguments.from_config))
+    return own, load_plugins(own)
+
+
 @asynccontextmanager
 async def _both(
-    arguments: argparse.Namespace, config: Config, plugins: Plugins, *, copying: bool
+    arguments: argparse.Namespace, source: Backend, target: Backend, *, copying: bool
 ) -> AsyncIterator[tuple[Sequence[Side], Sequence[Side]]]:
-    source = make_backend("--from", arguments.source, config, plugins)
-    target = make_backend("--to", arguments.target, config, plugins)
     await refuse_missing("--from", arguments.source, source)
     if not copying:
         await refuse_missing("--to", arguments.target, target)
@@ -92,35 +110,10 @@ async def _both(
         open_sides("--from", arguments.source, source) as ours,
         open_sides("--to", arguments.target, target) as theirs,
     ):
-        if len(ours) != len(theirs) and len(ours) > 1:
-            raise CommandError(
-                f"{ours[0].url} has {len(ours)} partitions, and {theirs[0].url} has {len(theirs)}: a store with several"
-                " partitions can only be copied to one with as many"
-            )
-        if len(ours) != len(theirs) and copying and arguments.prepare:
-            raise CommandError(
-                "--prepare: a store cannot be divided into partitions beside a daemon; stop it, and copy without this"
-            )
         if copying:
             await refuse_source(ours)
             await target.receive_copy()
         yield ours, theirs
-
-
-@asynccontextmanager
-async def _corresponding(
-    source: Sequence[Side], target: Sequence[Side], plugins: Plugins
-) -> AsyncIterator[tuple[Sequence[Side], Counter[str]]]:
-    """The source in as many partitions as the target, and the numbers of entries that were left out, by kind."""
-    if len(source) == len(target):
-        yield source, Counter()
-        return
-    async with divided(source[0], target, plugins) as division:
-        yield division.parts, division.unknown
-
-
-def _counts(unknown: Counter[str]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
 
 
 def _lines(compared: Sequence[Compared]) -> Iterator[str]:

@@ -15,9 +15,11 @@ from .journals import JournalDigest, compare_journals, copy_cursors, copy_record
 from .sides import Side
 from .states import copy_entries, differences, digest_entries, remove_others
 
-__all__ = ["Compared", "Copying", "compare_sides"]
+__all__ = ["FORGETTING", "Compared", "Copying", "compare_sides"]
 
-_FORGETTING = 86_400_000  # milliseconds that a `forget` may take at most, from its erasure record on
+FORGETTING = 86_400_000
+"""Milliseconds that a `forget` may take at most, from its erasure record on."""
+
 _TOLD = 100_000  # entries between two lines about the progress
 _NAMED = 5  # entries in a message
 
@@ -56,7 +58,7 @@ class Copying:
         ours, theirs = Digests(begun_at), Digests(begun_at)
         await self._copy(mark, ours, theirs)
         # A body that was blanked after its record was copied is found only by comparing all records.
-        after = 0 if mark.erased_at > mark.begun_at - _FORGETTING else mark.compared_to
+        after = 0 if mark.erased_at > mark.begun_at - FORGETTING else mark.compared_to
         journal = await compare_journals(self._source, self._target, after, repair=True)
         await remove_others(self._source.contents, self._target.contents)
         await _refuse_differences(self._source, self._target, ours, theirs)

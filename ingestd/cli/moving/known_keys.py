@@ -10,11 +10,16 @@ from ingestd.api.contents import Entry
 from ingestd.api.store import key_digest, tenant_digest
 from ingestd.storage.partitions import index_of_tenant
 
-__all__ = ["HOME", "KnownKeys", "texts_in"]
+__all__ = ["EVERYWHERE", "HOME", "KnownKeys", "texts_in"]
 
 HOME = 0
 """The index of the partition that has what belongs to no tenant."""
 
+EVERYWHERE = -1
+"""The owner of entries that all partitions have, because their tenant is unknown."""
+
+_ADD = "INSERT INTO known VALUES (?, ?) ON CONFLICT DO UPDATE SET owner = excluded.owner"
+_KEEP = "INSERT INTO known VALUES (?, ?) ON CONFLICT DO UPDATE SET owner = -1 WHERE owner != excluded.owner"
 _OWNER = "SELECT owner FROM known WHERE digest = ?"
 _TAG = 32  # characters of a tenant's digest in front of a value
 
@@ -24,6 +29,8 @@ class KnownKeys:
 
     def __init__(self, partitions: int) -> None:
         self.tenants: set[str] = set()
+        self.is_complete = False
+        """Whether all records were added. Only then it is known that there are no other tenants."""
         self._partitions = partitions
         self._tags: dict[str, str] = {}
         self._file = sqlite3.connect("", isolation_level=None)  # a file without name, which SQLite removes at the end
@@ -44,19 +51,23 @@ class KnownKeys:
             self.tenants.add(tenant)
             self._tags[tenant_digest(tenant)] = tenant
         rows = [(bytes.fromhex(key_digest(tenant, text)), owner) for text in {"", *texts}]
-        self._file.executemany("INSERT OR IGNORE INTO known VALUES (?, ?)", rows)
+        self._file.executemany(_ADD, rows)
+
+    def keep(self, entries: Iterable[Entry], owner: int) -> None:
+        """Add the keys of entries that a partition of the target has already. What was added otherwise comes later."""
+        self._file.executemany(_KEEP, [(_digest(entry), owner) for entry in entries])
 
     def learn(self, entry: Entry) -> None:
         """Add what an entry tells: a value may begin with the digest of its tenant."""
         if (tenant := self._tagged(entry)) is not None and entry.value is not None:
             self.add(tenant, [entry.value[_TAG:]])
             owner = self.index_of(tenant)
-            self._file.execute("INSERT OR IGNORE INTO known VALUES (?, ?)", (_digest(entry), owner))
+            self._file.execute(_ADD, (_digest(entry), owner))
 
     def owners(self, entries: Sequence[Entry]) -> list[int | None]:
-        """The index of each entry's partition; None if it is unknown."""
+        """The index of each entry's partition, or `EVERYWHERE`; None if it is unknown."""
         otherwise = None
-        if len(self.tenants) == 1:
+        if self.is_complete and len(self.tenants) == 1:
             (only,) = self.tenants
             otherwise = self.index_of(only)
         found = [self._file.execute(_OWNER, (_digest(entry),)).fetchone() for entry in entries]

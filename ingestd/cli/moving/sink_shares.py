@@ -1,24 +1,28 @@
-"""The progress, dead letters and commands of a sink, divided among partitions."""
+"""The progress and the dead letters of a sink, shared out among the partitions of a target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
 from ingestd.delivery.batch_plan import load_plan
-from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_letter
+from ingestd.delivery.dead_letters import read_letters, remove_letter, save_dead_letter
 from ingestd.delivery.operator_commands import load_commands, set_paused
 from ingestd.delivery.progress import Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from ingestd.delivery.sink_consumer import PREFIX
 
+from .cuts import Cut
 from .sides import Side
 
-__all__ = ["SINK_KINDS", "divide_sink", "letters_of", "refuse_unfinished_work"]
+__all__ = ["SINK_KINDS", "refuse_unfinished_work", "share_sink"]
 
 SINK_KINDS = frozenset({"dead-letter", "sink-batch", "sink-orders", "sink-progress", "sink-trouble"})
-"""The kinds of entries that this module divides."""
+"""The kinds of entries that this module shares out."""
 
 
 async def refuse_unfinished_work(source: Side, sink: str, position: int) -> None:
@@ -35,64 +39,81 @@ async def refuse_unfinished_work(source: Side, sink: str, position: int) -> None
         raise CommandError(f"{source}: sink {sink} has begun a batch; {cure}")
 
 
-async def letters_of(source: Side, sink: str) -> Sequence[DeadLetter]:
-    """The dead letters without their records, which may be large."""
-    state = source.store.begin(times.now())
-    progress = await load_progress(state, sink)
-    if progress is None:
-        return []
-    letters = read_letters(state, sink, 0, progress.letters)
-    return [msgspec.structs.replace(each, record=msgspec.Raw(b"{}")) async for each in letters]
+async def share_sink(
+    source: Sequence[Side],
+    target: Sequence[Side],
+    cut: Cut,
+    *,
+    ends: Sequence[int],
+    begin: int,
+    index_of: Callable[[Record], int],
+) -> None:
+    """Give each partition its dead letters. The other counts are in the first one, so that the totals stay.
 
-
-async def divide_sink(
-    source: Side,
-    parts: Sequence[Side],
-    sink: str,
-    moved: Sequence[int],
-    place: Callable[[DeadLetter], tuple[int, int]],
-) -> int:
-    """Give each partition its dead letters. The other counts stay in the first one, so that the totals stay.
-
-    `moved` has by how much the sink's cursor is higher in each partition than in the source. `place` tells the
-    partition of a letter and the new position of its record. Returns the number of letters.
+    `ends` are the positions of the sink's cursors in the partitions of the target. Letters get positions
+    from `begin` downwards, which no other record has or ever had: a sink may tell records by their positions. A source
+    with one partition keeps the numbers of its letters. Raises `CommandError`, `Unavailable`.
     """
-    now = times.now()
-    state = source.store.begin(now)
-    progress, commands = await load_progress(state, sink), await load_commands(state, sink)
-    if progress is None:
-        return 0
-    numbers = [0] * len(parts)
-    async for letter in read_letters(state, sink, 0, progress.letters):
-        index, position = place(letter)
-        numbers[index] += 1
-        given = parts[index].store.begin(now)
-        await save_dead_letter(given, sink, msgspec.structs.replace(letter, position=position))
-        await parts[index].store.commit(given)
-    first = msgspec.structs.replace(progress, began=progress.began + moved[0])
-    for index, part in enumerate(parts):
-        given = part.store.begin(now)
+    now, sink = times.now(), cut.consumer.removeprefix(PREFIX)
+    states = [side.store.begin(now) for side in source]
+    all_progress = [await load_progress(state, sink) for state in states]
+    paused = any([(await load_commands(state, sink)).paused for state in states])
+    for side in target:
+        if paused or (await load_commands(side.store.begin(now), sink)).paused:
+            await set_paused(side.store, sink, paused=paused)
+    if not any(all_progress):
+        return
+    await _clear(target, sink, sum(progress.letters for progress in all_progress if progress is not None))
+    total = Progress(0)
+    counts, newest, position = [0] * len(target), [0] * len(target), begin
+    for state, progress, reached in zip(states, all_progress, cut.positions, strict=True):
+        if progress is None:
+            continue
+        _add(total, progress, reached)
+        async for letter in read_letters(state, sink, 0, progress.letters):
+            index = index_of(letter.to_record())
+            counts[index] += 1
+            newest[index] = letter.number if len(source) == 1 else counts[index]
+            moved = msgspec.structs.replace(letter, number=newest[index], position=position)
+            position -= 1
+            given = target[index].store.begin(now)
+            await save_dead_letter(given, sink, moved)
+            await target[index].store.commit(given)
+    # The first partition comes last, because it has what the others do not take.
+    for index in reversed(range(len(target))):
+        own = total
         if index:
             # A letter counts as given up once. Those of replays count apart, and do not belong to the cursor's records.
-            own = min(numbers[index], first.given_up)
-            again = numbers[index] - own
-            first.given_up, first.began = first.given_up - own, first.began + own
-            first.given_up_again -= again
-            own_position = await _position(part, sink)
-            share = Progress(own_position - own, given_up=own, given_up_again=again, letters=progress.letters)
-            await save_progress(given, sink, share)
-        await part.store.commit(given)
-        if commands.paused:
-            await set_paused(part.store, sink, paused=True)
-    given = parts[0].store.begin(now)
-    await save_progress(given, sink, first)
-    await save_last_failure(given, sink, await load_last_failure(state, sink))
-    await parts[0].store.commit(given)
-    return sum(numbers)
+            given_up = min(counts[index], total.given_up)
+            own = Progress(given_up, given_up=given_up, given_up_again=counts[index] - given_up)
+            total.began, total.given_up = total.began - given_up, total.given_up - given_up
+            total.given_up_again -= own.given_up_again
+        own.began = ends[index] - own.began
+        own.letters = (all_progress[0] or total).letters if len(source) == 1 else newest[index]
+        given = target[index].store.begin(now)
+        await save_progress(given, sink, own)
+        await target[index].store.commit(given)
+    failures = [failure for state in states if (failure := await load_last_failure(state, sink)) is not None]
+    given = target[0].store.begin(now)
+    await save_last_failure(given, sink, max(failures, key=attrgetter("at"), default=None))
+    await target[0].store.commit(given)
 
 
-async def _position(side: Side, sink: str) -> int:
-    for cursor in await side.journal.cursors():
-        if cursor.name.partition(":")[2] == sink:
-            return cursor.position
-    return 0
+def _add(total: Progress, progress: Progress, reached: int) -> None:
+    """Add counts. `began` of the total counts the records since the start. The target has had no commands."""
+    total.began += reached - progress.began
+    for name in ("delivered", "filtered", "given_up", "replayed", "given_up_again", "retried", "discarded"):
+        setattr(total, name, getattr(total, name) + getattr(progress, name))
+
+
+async def _clear(target: Sequence[Side], sink: str, letters: int) -> None:
+    """Remove the letters of an interrupted run. At most `letters` follow, which the next run would find and remove."""
+    for side in target:
+        state = side.store.begin(times.now())
+        progress = await load_progress(state, sink)
+        await save_progress(state, sink, Progress(0, letters=max(letters, 0 if progress is None else progress.letters)))
+        await side.store.commit(state)
+        async for letter in read_letters(state, sink, 0, 0 if progress is None else progress.letters):
+            change = side.store.begin(times.now())
+            await remove_letter(change, sink, letter.number)
+            await side.store.commit(change)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.storage.copy_mark import CopyMark, clear_mark, read_mark, write_mark
@@ -11,7 +13,7 @@ from ingestd.storage.copy_mark import CopyMark, clear_mark, read_mark, write_mar
 from .copying import Compared, Copying
 from .sides import Side
 
-__all__ = ["StoreCopy", "refuse_source"]
+__all__ = ["StoreCopy", "begin_marks", "refuse_source"]
 
 
 class StoreCopy:
@@ -44,21 +46,39 @@ class StoreCopy:
         return compared
 
     async def _begin(self) -> list[Copying]:
-        """With the marks of an earlier run, or with new ones in an empty target."""
-        marks = [await read_mark(target.store) for target in self._target]
-        url, source = self._target[0].url, self._source[0].url
-        if not any(marks) and not all([await _is_empty(target) for target in self._target]):
-            raise CommandError(f"{url} has data already, which a copy would mix with; name an empty store")
-        for mark in marks:
-            if mark is not None and mark.source != source:
-                raise CommandError(f"{url} is an unfinished copy of {mark.source}, not of {source}")
-        begun = []
-        for ours, theirs, mark in zip(self._source, self._target, marks, strict=True):
-            kept = mark or CopyMark(source, times.now())
-            if mark is None:  # also after a crash while the marks of a complete copy were removed
-                await write_mark(theirs.store, kept)
-            begun.append(Copying(ours, theirs, kept, quiet=self._quiet))
-        return begun
+        marks = await begin_marks(self._source, self._target, lambda: CopyMark(self._source[0].url, times.now()))
+        return [
+            Copying(*each, quiet=self._quiet) for each in zip(self._source, self._target, marks, strict=True)
+        ]  # fmt: skip
+
+
+async def begin_marks(source: Sequence[Side], target: Sequence[Side], make: Callable[[], CopyMark]) -> list[CopyMark]:
+    """The marks of an earlier run, or new ones in an empty target. Raises `CommandError`, `Unavailable`."""
+    marks = [await read_mark(side.store) for side in target]
+    url, wanted = target[0].url, make()
+    if not any(marks) and not all([await _is_empty(side) for side in target]):
+        raise CommandError(f"{url} has data already, which a copy would mix with; name an empty store")
+    for mark in marks:
+        if mark is not None and mark.source != wanted.source:
+            raise CommandError(f"{url} is an unfinished copy of {mark.source}, not of {wanted.source}")
+        if mark is not None and _origins(mark) != _origins(wanted):
+            raise CommandError(
+                f"{url} is an unfinished copy of {mark.source} when it had another number of partitions;"
+                " begin with an empty target"
+            )
+    begun: list[CopyMark] = []
+    for side, found in zip(target, marks, strict=True):
+        mark = found
+        if mark is None:  # also after a crash while the marks of a complete copy were removed, the first one last
+            mark = msgspec.convert(msgspec.to_builtins(begun[0] if begun else wanted), CopyMark)
+            await write_mark(side.store, mark)
+        begun.append(mark)
+    return begun
+
+
+def _origins(mark: CopyMark) -> int:
+    """The number of the source's partitions; 0 if each corresponds to one of the target."""
+    return 0 if mark.regrouping is None else len(mark.regrouping.copied)
 
 
 async def refuse_source(sides: Sequence[Side]) -> None:

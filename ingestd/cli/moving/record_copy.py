@@ -1,0 +1,129 @@
+"""Records from all partitions of a source to the partitions of their tenants, each once, whenever a run is killed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from heapq import heapify, heappop, heapreplace
+
+from ingestd.api import times
+from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
+from ingestd.api.journal import Journal
+from ingestd.cli.forget.traces import ERASURE
+from ingestd.storage.copy_mark import CopyMark, Regrouping, put_mark
+
+from .cuts import Cut, is_within
+from .journals import records_of
+from .sides import Side
+
+__all__ = ["RecordCopy", "merged", "regrouping_of"]
+
+_WAITING = 500  # records of one commit
+_WAITING_BYTES = 1 << 20
+
+
+class RecordCopy:
+    """Copies records. A commit has the records of one target and its mark, which tells how far it has come."""
+
+    def __init__(
+        self,
+        source: Sequence[Side],
+        target: Sequence[Side],
+        marks: Sequence[CopyMark],
+        index_of: Callable[[Record], int],
+        copied: Callable[[int], None],
+    ) -> None:
+        """`index_of` tells the target of a record. `copied` gets the number of records that were read."""
+        self._source = source
+        self._target = target
+        self._marks = marks
+        self._index_of = index_of
+        self._copied = copied
+        self._read = 0
+        self._waiting: list[list[Record]] = [[] for _ in target]
+        self._bytes = [0] * len(target)
+
+    async def begin(self) -> None:
+        """Let each journal of the target continue after the position in its mark. Raises `Unavailable`."""
+        for side, mark in zip(self._target, self._marks, strict=True):
+            begin = regrouping_of(mark).begin
+            if await side.journal.last() < begin:
+                await side.contents.continue_after(begin)
+
+    async def copy_to(self, positions: Sequence[int]) -> None:
+        """Copy the records up to a position of each partition of the source. Raises `CommandError`, `Unavailable`."""
+        done = [regrouping_of(mark).copied for mark in self._marks]
+        reached = [min(some) for some in zip(*done, strict=True)]
+        async for origin, record in merged([side.journal for side in self._source], reached, positions):
+            index = self._index_of(record)
+            reached[origin] = record.position
+            if record.position > regrouping_of(self._marks[index]).copied[origin]:
+                self._waiting[index].append(record)
+                self._bytes[index] += len(record.body)
+                if record.type == ERASURE:
+                    self._marks[index].erased_at = max(self._marks[index].erased_at, record.at)
+                if len(self._waiting[index]) == _WAITING or self._bytes[index] > _WAITING_BYTES:
+                    await self._commit(index, reached)
+            self._read += 1
+            self._copied(self._read)
+        for index, mark in enumerate(self._marks):
+            if self._waiting[index] or not is_within(positions, regrouping_of(mark).copied):
+                await self._commit(index, positions)
+
+    async def _commit(self, index: int, reached: Sequence[int]) -> None:
+        side, mark, records = self._target[index], self._marks[index], self._waiting[index]
+        mine = regrouping_of(mark)
+        mine.copied = [max(each) for each in zip(mine.copied, reached, strict=True)]
+        state = side.store.begin(times.now())
+        await put_mark(state, mark)
+        expected = max(await side.journal.last(), mine.begin) + len(records)
+        last = await side.journal.commit(records, state)
+        if records and last != expected:
+            raise CommandError(f"another program writes to {side}; stop it, and begin with an empty target")
+        self._waiting[index], self._bytes[index] = [], 0
+
+    async def set_cursors(self, cut: Cut) -> None:
+        """Set a consumer's cursors to the ends of the targets, which have the records up to its cut, and no others.
+
+        Raises `CommandError` if a target has further records, `Unavailable`.
+        """
+        for side, mark in zip(self._target, self._marks, strict=True):
+            mine = regrouping_of(mark)
+            if mine.cursors.get(cut.consumer) == cut.positions:
+                continue
+            if not is_within(mine.copied, cut.positions):
+                raise CommandError(
+                    f"{side} has records that {cut.consumer} has not read; start the daemon, and let it catch up"
+                )
+            cursor = await side.journal.acquire_cursor(cut.consumer, "beginning")
+            mine.cursors[cut.consumer] = cut.positions
+            state = side.store.begin(times.now())
+            await put_mark(state, mark)
+            end = max(await side.journal.last(), mine.begin)
+            await side.journal.commit([], state, cursor._replace(position=end))
+            await side.journal.release(cursor)
+
+
+def regrouping_of(mark: CopyMark) -> Regrouping:
+    assert mark.regrouping is not None
+    return mark.regrouping
+
+
+async def merged(
+    journals: Sequence[Journal], after: Sequence[int], upto: Sequence[int]
+) -> AsyncIterator[tuple[int, Record]]:
+    """The records of several journals by time, each with the index of its journal, in the order of each journal."""
+    streams = [records_of(*each) for each in zip(journals, after, upto, strict=True)]
+    heads = []
+    for index, stream in enumerate(streams):
+        if (record := await anext(stream, None)) is not None:
+            heads.append((record.at, index, record))
+    heapify(heads)
+    while heads:
+        _, index, record = heads[0]
+        yield index, record
+        following = await anext(streams[index], None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following.at, index, following))
