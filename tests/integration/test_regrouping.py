@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from ingestd.cli.moving.regrouped_comparison import compare_regrouped
 from ingestd.cli.moving.regrouped_copy import RegroupedCopy
 from ingestd.cli.moving.sides import Side, open_sides
 from ingestd.config import parse_config
+from ingestd.delivery.batch_plan import BatchPlan, save_plan
 from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_letter
 from ingestd.delivery.operator_commands import Discard, give_command
 from ingestd.delivery.progress import Progress, load_progress, save_progress
@@ -160,8 +162,9 @@ async def unchanged() -> bool:
     return True
 
 
-async def copied(source: Sequence[Side], folder: Path, case: Case, kills: list[int], *, prepare: bool) -> None:
-    while True:
+async def copied(source: Sequence[Side], folder: Path, case: Case, kills: list[int], *, prepare: bool) -> int:
+    """Run the copy until it ends. Returns how often it was killed."""
+    for killed in count():
         async with opened(folder, "target", case.targets) as target:
             if kills:
                 killed_after(kills.pop(), target)
@@ -173,27 +176,44 @@ async def copied(source: Sequence[Side], folder: Path, case: Case, kills: list[i
                         await run.finish(unchanged, leave_unknown=False)
                 except Killed:
                     continue
-                return
+                return killed
+    raise AssertionError("the copy never ends")
 
 
 @given(CASES)
 @settings(max_examples=25)
 def test_nothing_is_lost_or_repeated_between_any_numbers_of_partitions(case: Case) -> None:
-    async def run(folder: Path) -> None:
-        async with opened(folder, "source", case.sources) as source:
-            shop = Shop(source)
-            await shop.append(case.tenants)
-            await shop.read(case.read)
-            await copied(source, folder, case, case.kills[:2], prepare=True)
-            await shop.append(case.later)
-            await shop.give_up()
-            await shop.read(case.read)
-            await copied(source, folder, case, case.kills[2:], prepare=False)
-            async with opened(folder, "target", case.targets) as target:
-                await check(shop, source, target)
-
     with TemporaryDirectory() as folder:
-        asyncio.run(run(Path(folder)))
+        asyncio.run(move(Path(folder), case, case.kills[:2], case.kills[2:]))
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), (2, 3)])
+async def test_a_copy_continues_after_a_kill_before_each_of_its_commits(
+    sources: int, targets: int, tmp_path: Path
+) -> None:
+    case = Case(sources, targets, [0, 1, 2, 3, 4] * 2, [4, 3, 2, 1, 0], 0.5, [])
+    for commits in count():
+        folder = tmp_path / f"{commits}"
+        folder.mkdir()
+        if not await move(folder, case, [commits], [commits]):
+            assert commits > 3 * targets
+            return
+
+
+async def move(folder: Path, case: Case, preparing: list[int], finishing: list[int]) -> int:
+    """Copy in two runs, each killed after these numbers of commits, and check the copy. Returns the number of kills."""
+    async with opened(folder, "source", case.sources) as source:
+        shop = Shop(source)
+        await shop.append(case.tenants)
+        await shop.read(case.read)
+        kills = await copied(source, folder, case, preparing, prepare=True)
+        await shop.append(case.later)
+        await shop.give_up()
+        await shop.read(case.read)
+        kills += await copied(source, folder, case, finishing, prepare=False)
+        async with opened(folder, "target", case.targets) as target:
+            await check(shop, source, target)
+    return kills
 
 
 async def check(shop: Shop, source: Sequence[Side], target: Sequence[Side]) -> None:
@@ -273,6 +293,28 @@ async def test_consumers_that_begin_after_the_preparation(tmp_path: Path) -> Non
         assert "sink:new has no cursor in partition 1" in await refused(source, target)
         await set_cursors(source[1], {"sink:new": 0})
         assert "has records that sink:new has not read; start the daemon" in await refused(source, target)
+
+
+async def test_a_sink_with_work_that_is_not_done(tmp_path: Path) -> None:
+    async with two_and_one(tmp_path) as (shop, source, target):
+        await shop.read(0.5)
+        last = await source[1].journal.last()
+        state = source[1].store.begin(now())
+        await save_plan(state, "lagging", BatchPlan(last, last, 1))
+        await source[1].store.commit(state)
+        assert "sink lagging has begun a batch; let a daemon finish it" in await refused(source, target)
+        await give_command(source[0].store, "lagging", Discard(last=0))
+        assert "sink lagging has a command that is not done; let a daemon finish it" in await refused(source, target)
+
+
+async def test_more_new_records_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingestd.cli.moving.regrouped_copy._MARGIN", 3)
+    async with two_and_one(tmp_path) as (shop, source, target):
+        with closing(RegroupedCopy(source, target, PLUGINS, quiet=True)) as run:
+            await run.prepare()
+        await shop.append([0, 1, 2, 3, 4] * 4)
+        told = await refused(source, target)
+        assert "has too many new records since the copy was begun; begin with an empty target" in told
 
 
 async def test_a_target_that_was_begun_from_another_number_of_partitions(tmp_path: Path) -> None:
