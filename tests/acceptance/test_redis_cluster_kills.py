@@ -22,6 +22,7 @@ from tests.support.attribution import agrees
 from tests.support.attribution_reference import Reference, Rules
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop
+from tests.support.daemon import run_ingestd
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 
@@ -134,6 +135,15 @@ def check(shop: ClusterShop, orders: dict[str, list[str]]) -> None:
     ids = {record["id"] for record in journal}
     assert len(ids) == len(journal)
     wait_until(lambda: ids <= {record["id"] for number in range(3) for record in shop.archived_by(number)})
+    records = Counter(record["tenant"] for record in journal)
+    wait_until(lambda: delivered(shop) == [(records[tenant], 0, 0) for tenant in shop.tenants])
+
+
+def delivered(shop: ClusterShop) -> list[tuple[int, int, int]]:
+    """Of each partition: the records that the archive has got, has given up, and lacks."""
+    told = run_ingestd("sinks", "status", "archive", "--json", config=shop.config)
+    assert told.returncode == 0, told.stderr
+    return [(part["delivered"], part["givenUp"], part["pending"]) for part in json.loads(told.stdout)["partitions"]]
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
