@@ -166,7 +166,7 @@ class SinkConsumer(Consumer):
         name = self.sink.name
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
-        # Together in one round trip, which is most of the work of an idle daemon with many partitions.
+        # In one round trip, which is most of the work of an idle daemon with many partitions.
         self._orders, self.progress, stored = await asyncio.gather(
             load_commands(state, name), load_progress(state, name), load_last_failure(state, name)
         )
