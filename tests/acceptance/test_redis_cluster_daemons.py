@@ -1,7 +1,6 @@
 """Tests of several daemons on one Redis pass on a Redis Cluster too.
 
-Random kills are in `test_redis_cluster_kills`. One test cannot be the same: on a cluster a daemon gives up its share to
-one that was started later, so it does not tell which daemon a test has to suspend.
+Random kills are in `test_redis_cluster_kills`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from tests.support.daemon import Daemon
 from tests.support.one_partition_shop import OnePartitionShop
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 
-OTHERS = {
-    "test_killed_at_random_they_are_one_shop",
-    "test_a_daemon_that_was_suspended_beyond_its_lease_attributes_nothing_twice",
-}
+OTHER = "test_killed_at_random_they_are_one_shop"
 
 globals().update({
-    name: each for name, each in vars(test_redis_daemons).items() if name.startswith("test_") and name not in OTHERS
+    name: each for name, each in vars(test_redis_daemons).items() if name.startswith("test_") and name != OTHER
 })  # fmt: skip
 
 
@@ -43,6 +39,7 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_redis_daemons, "redis_shop", shop_on_cluster)
+        patch.setattr(test_redis_daemons, "SETTLED", test_redis_daemons.TAKEOVER)
         yield
 
 

@@ -22,7 +22,8 @@ __all__ = ["OnePartitionShop"]
 class OnePartitionShop(Shop):
     """A `Shop` on a cluster. It has a prefix of its own, so several shops can share the cluster.
 
-    One daemon has the only partition, so all daemons can have the same archive.
+    One daemon has the only partition, so all daemons can have the same archive. On a cluster, the log tells only at the
+    level `debug` that a cursor has passed to another daemon.
     """
 
     cluster: RedisCluster = field(kw_only=True)
@@ -32,6 +33,7 @@ class OnePartitionShop(Shop):
         self.database.unlink()
         self.prefix = f"{uuid4().hex}:"
         text = self.config.read_text().replace('"sqlite:ingestd.db"', f'"{self.cluster.url}"')
+        text = text.replace("[logs]\n", '[logs]\nlevel = "debug"\n')
         self.config.write_text(f'{text}[plugins.redis]\nprefix = "{self.prefix}"\npartitions = 1\n')
         self.public, self.server = self.create_key("public", self.tenant), self.create_key("server", self.tenant)
 
