@@ -68,6 +68,7 @@ hostile: .venv/installed
 	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.hostile $(HOSTILE)
 	@$(BIN)/python -m benchmarks.hostile_memory $(HOSTILE_MEMORY)
+	@$(BIN)/python -m benchmarks.hostile_storage $(HOSTILE_STORAGE)
 
 soak: .venv/installed
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

@@ -20,6 +20,10 @@ __all__ = ["ScrubPlugin"]
 
 _SHORTEST_SECRET = 16
 
+_HASH = 64  # digits
+_GROWTH = 8  # times: a hash of a shorter member than an eighth of it counts
+_SPARE = 2 * 1024  # bytes by which such hashes may make an event larger
+
 _Rule = tuple[str, tuple[str, ...], Change]
 """A field of the event, the pointer's tokens in it, and the change of the members that they name."""
 
@@ -47,9 +51,10 @@ class ScrubPlugin:
                 raise ConfigError("plugins.scrub.secret: must be given if hash has a pointer")
             if len(options.secret) < _SHORTEST_SECRET:
                 raise ConfigError(f"plugins.scrub.secret: expected at least {_SHORTEST_SECRET} characters")
-            change = _make_hash(options.secret)
-            rules += [(pointer.root, pointer.tokens, change) for pointer in options.hash]
-        if rules:
+            hashes = _Hashes(options.secret)
+            rules += [(pointer.root, pointer.tokens, hashes.replace) for pointer in options.hash]
+            self.prepare = hookimpl(_make_prepare(rules, hashes.begin))
+        elif rules:
             self.prepare = hookimpl(_make_prepare(rules))
 
     @hookimpl
@@ -57,8 +62,10 @@ class ScrubPlugin:
         """Nothing to take over: the options make all rules."""
 
 
-def _make_prepare(rules: Sequence[_Rule]) -> Callable[[Event], None]:
+def _make_prepare(rules: Sequence[_Rule], begin: Callable[[], None] | None = None) -> Callable[[Event], None]:
     def prepare(event: Event) -> None:
+        if begin is not None:
+            begin()
         for field, tokens, change in rules:
             change_members(getattr(event, field), tokens, change)
 
@@ -69,15 +76,32 @@ def _drop(container: Any, key: Any) -> None:
     del container[key]
 
 
-def _make_hash(secret: str) -> Change:
-    key = secret.encode()
+class _Hashes:
+    """Replaces members by their hashes. Thousands of digits would become a record of thirty times their size.
 
-    def hash_member(container: Any, name: Any) -> None:
+    So when hashes of very short members have made an event larger by `_SPARE`, further ones are removed.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = secret.encode()
+        self._spare = 0
+
+    def begin(self) -> None:
+        """Begin an event."""
+        self._spare = _SPARE
+
+    def replace(self, container: Any, name: Any) -> None:
         value = container[name]
-        if value is not None:  # null reveals nothing
-            container[name] = hmac.digest(key, _bytes_of(value), "sha256").hex()
-
-    return hash_member
+        if value is None:  # null reveals nothing
+            return
+        message = _bytes_of(value)
+        size = len(message) + (len(name) if isinstance(container, dict) else 0)
+        if size * _GROWTH < _HASH:
+            self._spare -= _HASH - size * _GROWTH
+            if self._spare < 0:
+                del container[name]
+                return
+        container[name] = hmac.digest(self._key, message, "sha256").hex()
 
 
 def _bytes_of(value: Any) -> bytes:

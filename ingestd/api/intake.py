@@ -97,7 +97,12 @@ class Intake(ABC):
     request_headers: Sequence[str] = ()
     """Request headers that browsers may send from other origins, beside those of `[http] allowed_headers`."""
     envelope: Sequence[str] = ()
-    """Names of the members of a batch, beside its array, that the intake reads. Each may have 8 KiB."""
+    """Names of the members of a batch, beside its array, that the intake reads. Each may have 8 KiB.
+
+    `read` may copy them into each message. So a batch counts as if each message had all of them itself. The daemon
+    answers 413 if it has more than `[http] max_batch_body` then, or more than four times its size and 2 KiB for each
+    message.
+    """
     max_messages: int = 1000
     """The largest number of messages in a batch."""
 

@@ -240,7 +240,8 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            backpressures=backpressures, live=self._live, max_body=int(http.max_body), unusable_ids=self.unusable_ids,
+            backpressures=backpressures, live=self._live, max_body=int(http.max_body),
+            max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
         )  # fmt: skip

@@ -51,7 +51,8 @@ class Pipeline:
     """Handles requests. The events of a request go to the partition of its tenant.
 
     `store` is the store over all partitions. `backpressures` has the limits of each partition. `max_body` bounds each
-    event. `EventParser` explains `stored_address` and `unusable_ids`.
+    event, `max_batch_body` a batch of an intake after its envelope has been copied into its messages. `EventParser`
+    explains `stored_address` and `unusable_ids`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Pipeline:
         backpressures: Sequence[Backpressure],
         live: LiveEvents,
         max_body: int,
+        max_batch_body: int,
         unusable_ids: UnusableIds,
         unusable_id_reports: UnusableIdReports,
         stored_address: Callable[[str], str] | None = None,
@@ -75,7 +77,7 @@ class Pipeline:
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
-        self._intake_readers = {intake: IntakeReader(intake) for intake in intakes}
+        self._intake_readers = {intake: IntakeReader(intake, max_batch_body=max_batch_body) for intake in intakes}
         metrics.waiting.set_function(lambda: backpressures[0].waiting)
         self._admission = Admission(hooks, store)
         self._parser = EventParser(

@@ -20,14 +20,20 @@ __all__ = ["IntakeReader", "IntakeRequest"]
 _MAX_ON_LOOP = 64 * 1024  # bytes
 _MAX_SEARCHED = 512 * 1024  # bytes of a batch in which a credential is found
 _MAX_MESSAGE = 32 * 1024  # bytes of a message in which a credential is found
-_MAX_ENVELOPE = 8 * 1024  # bytes: an intake may copy the envelope into each of thousands of events
+_MAX_MEMBER = 8 * 1024  # bytes of a member of the envelope
+
+# An intake may copy the envelope into each of thousands of events. A batch may become this many times as large by that,
+# and larger by so many bytes for each message.
+_GROWTH = 4
+_SMALL_ENVELOPE = 2 * 1024
 
 
 class IntakeReader:
     """Reads the requests of an intake. It keeps a parser for each name that an array of messages has."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, *, max_batch_body: int) -> None:
         self.intake = intake
+        self._max_batch_body = max_batch_body
         self._parsers: dict[str, BatchParser] = {}
         for route in intake.routes:
             if route.batch is not None and route.batch not in self._parsers:
@@ -38,12 +44,14 @@ class IntakeReader:
     def begin(self, request: Request) -> IntakeRequest:
         assert request.route is not None
         name = request.route.batch
-        return IntakeRequest(request, self.intake, None if name is None else self._parsers[name])
+        parser = None if name is None else self._parsers[name]
+        return IntakeRequest(request, self.intake, parser, max_batch_body=self._max_batch_body)
 
 
 class IntakeRequest:
-    def __init__(self, request: Request, intake: Intake, parser: BatchParser | None) -> None:
+    def __init__(self, request: Request, intake: Intake, parser: BatchParser | None, *, max_batch_body: int) -> None:
         self._request = request
+        self._max_batch_body = max_batch_body
         self._intake = intake
         self._parser = parser
         self._batch: Batch | None = None
@@ -78,7 +86,10 @@ class IntakeRequest:
         return intake.credential(request, _parse_leniently(first)) if 0 < len(first) <= _MAX_MESSAGE else None
 
     async def read(self) -> None:
-        """Split the body into its messages. Raises `BadRequest` for a body of another form."""
+        """Split the body into its messages.
+
+        Raises `BadRequest` for a body of another form, and `TooLarge` if copies of the envelope make it too large.
+        """
         if self._parser is None:
             return
         if self._batch is None:
@@ -86,7 +97,22 @@ class IntakeRequest:
         else:
             self._parser.check(self._batch)
         self.messages, self.envelope = self._batch.events, _decode(self._batch.envelope)
+        self._check_copies(len(self.messages), len(self._request.body))
         self._request.events = max(1, len(self.messages))  # an empty batch is a request, too
+
+    def _check_copies(self, messages: int, size: int) -> None:
+        """A batch counts as if each message had the members of the envelope itself."""
+        if not self.envelope:
+            return
+        # Encoded again, as records are: numbers may become longer by that.
+        whole = size + (messages - 1) * len(msgspec.json.encode(self.envelope))
+        most = min(self._max_batch_body, _GROWTH * size + _SMALL_ENVELOPE * messages)
+        if whole > most:
+            names = ", ".join(self.envelope)
+            raise TooLarge(
+                f"Each of the {messages} messages gets the members of the batch: {names}. With them the batch has"
+                f" {whole} bytes, and {most} are accepted."
+            )
 
 
 def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
@@ -94,8 +120,8 @@ def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
     decoded = {}
     for name, raw in envelope.items():
         text = bytes(raw)
-        if len(text) > _MAX_ENVELOPE:
-            raise TooLarge(f"The member {name} of the batch is larger than {_MAX_ENVELOPE} bytes.")
+        if len(text) > _MAX_MEMBER:
+            raise TooLarge(f"The member {name} of the batch is larger than {_MAX_MEMBER} bytes.")
         try:
             decoded[name] = msgspec.json.decode(text)
         except UNREADABLE as error:

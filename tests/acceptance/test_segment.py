@@ -250,6 +250,19 @@ def test_a_context_of_the_batch_is_small(place: Place, visitor: str) -> None:
     assert place.records(visitor) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "messages", "status"),
+    [(b'"%b"' % (b"x" * 1500), 2500, 200), (b'"%b"' % (b"x" * 8000), 6, 413), (b"[%b1]" % (b"1e15," * 1300), 2, 413)],
+)
+def test_a_context_of_the_batch_is_not_copied_without_a_bound(
+    place: Place, visitor: str, text: bytes, messages: int, status: int
+) -> None:
+    """A batch may become four times as large by it, and larger by 2 KiB for each message."""
+    batch = b",".join([b'{"type":"page","anonymousId":"%b"}' % visitor.encode()] * messages)
+    assert place.send("/v1/batch", b'{"context":{"a":%b},"batch":[%b]}' % (text, batch)).status == status
+    assert len(place.records(visitor)) == (messages if status == 200 else 0)
+
+
 # The answer
 
 

@@ -151,6 +151,22 @@ async def test_the_envelope_of_a_batch_is_read_within_its_bound(door: MakeDoor, 
         assert (await open_door.fetch("/notes/all", deep)).code == 400
 
 
+async def test_a_batch_counts_as_if_each_message_had_the_envelope_itself(door: MakeDoor, tmp_path: Path) -> None:
+    """Otherwise an intake could copy one text into thousands of records."""
+    body = {"who": "x" * 400, "key": "shop", "notes": [{"what": "Page View"}] * 2}
+    size = len(json.dumps(body)) + len(json.dumps({"who": body["who"], "key": "shop"}, separators=(",", ":")))
+    for most, status in ((size, 200), (size - 1, 413)):
+        options = HttpOptions(max_batch_body=Size(most))
+        async with door(tmp_path / str(status), Plugin(Notes()), options=options) as open_door:
+            answer = await post(open_door, "/notes/all", body)
+            assert answer.code == status
+            if status == 413:
+                detail = json.loads(answer.body)["detail"]
+                assert detail.startswith("Each of the 2 messages gets the members of the batch: who, key. With them")
+                assert detail.endswith(f" the batch has {size} bytes, and {most} are accepted.")
+                assert await open_door.records() == []
+
+
 async def test_problems_have_the_members_of_the_intake(door: MakeDoor, tmp_path: Path) -> None:
     options = HttpOptions(max_body=Size(500), max_batch_body=Size(5000))
     async with door(tmp_path, Plugin(Notes()), options=options) as open_door:

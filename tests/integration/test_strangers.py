@@ -178,8 +178,8 @@ async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
     validator = Validator.load(None)
     return Pipeline(
         Hooks(manager), validator, backend.store, backend.partitions, metrics,
-        backpressures=[backpressure], live=live_events(validator), max_body=10_000, unusable_ids=unusable_ids,
-        unusable_id_reports=UnusableIdReports(metrics.unusable_id),
+        backpressures=[backpressure], live=live_events(validator), max_body=10_000, max_batch_body=10_000,
+        unusable_ids=unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class Door:
             manager.register(plugin)
         self._pipeline = Pipeline(
             Hooks(manager), VALIDATOR, backend.store, backend.partitions, self.metrics,
-            backpressures=[Backpressure(10_000)], live=live_events(VALIDATOR), max_body=1 << 20,
+            backpressures=[Backpressure(10_000)], live=live_events(VALIDATOR), max_body=1 << 20, max_batch_body=1 << 22,
             unusable_ids=UnusableIds(), unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip
 

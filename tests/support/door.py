@@ -107,7 +107,7 @@ async def open_door(
         pipeline = Pipeline(
             Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
             backpressures=[Backpressure(options.max_waiting)], live=live_events(validator),
-            max_body=int(options.max_body),
+            max_body=int(options.max_body), max_batch_body=int(options.max_batch_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address], intakes=intakes,
         )  # fmt: skip

@@ -77,6 +77,18 @@ def test_a_hash_depends_on_the_value_and_the_secret() -> None:
     assert event.data == {"rows": [hashed(b"a")] * 2}
 
 
+def test_hashes_of_very_short_members_have_a_bound_in_each_event() -> None:
+    """Everything beyond it is removed. Members of a usual cart are never beyond it."""
+    plugin = make(hash=["/data/rows/*", "/data/products/*/sku"], secret=SECRET)
+    for _ in range(2):
+        event = scrubbed(plugin, data={"rows": [1] * 20_000})
+        assert 30 < len(event.data["rows"]) < 50
+        assert set(event.data["rows"]) == {hashed(b"1")}
+    products = [{"sku": f"{number:05}"} for number in range(1_000)]
+    event = scrubbed(plugin, data={"products": products})
+    assert event.data["products"] == [{"sku": hashed(each["sku"].encode())} for each in products]
+
+
 NAMES = st.sampled_from(["a", "b", "*", "0", "1", "a/b", "~"])
 VALUES = st.recursive(
     st.none() | st.integers(0, 3) | st.text("ab", max_size=2),
