@@ -56,6 +56,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """
     relayed: bool = False
     """Whether a backend sent the message. Then the client's address and user agent are not the visitor's."""
+    texts_as_numbers: bool = False
+    """Whether a plain decimal as text ("19.90") is a number where the schema of the key expects one.
+
+    It is read as the JSON number of the same characters. Texts of any other form are faults, as in other requests.
+    """
     received_at: int | None = None
     """For a message from a file: the time of its first receipt, in milliseconds. None: it is unknown."""
 

@@ -28,8 +28,9 @@ class EventParser:
     """Parses bodies. `stored_address` makes the stored form of a client's address; None: no address is stored.
 
     `timestamp_ignored` is called for each `timestamp` that is not taken as the time of its event. `unusable_id` is
-    called for each field that has one of `unusable_ids`. `check_identity` raises for an identify request that a plugin
-    refuses. `prepare` returns why a plugin drops an event, or None.
+    called for each field that has one of `unusable_ids`. `texts_as_numbers` is called with the number of texts of an
+    event that were read as numbers. `check_identity` raises for an identify request that a plugin refuses. `prepare`
+    returns why a plugin drops an event, or None.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class EventParser:
         timestamp_ignored: Callable[[IgnoredTimestamp], None],
         unusable_ids: UnusableIds,
         unusable_id: Callable[[IdField], None],
+        texts_as_numbers: Callable[[int], None],
         check_identity: Callable[[Event], None],
         prepare: Callable[[Event, Request], str | None] | None,
     ) -> None:
@@ -51,6 +53,7 @@ class EventParser:
         self._timestamp_ignored = timestamp_ignored
         self._unusable_ids = unusable_ids
         self._unusable_id = unusable_id
+        self._texts_as_numbers = texts_as_numbers
 
     def key_of(self, body: Mapping[str, Any]) -> str:
         """The event key of a body; empty if it is unknown, because a caller must not choose the labels of metrics."""
@@ -65,10 +68,14 @@ class EventParser:
         is_event = kind == "event"
         if not is_event:
             self._validator.identify(body)
-        elif message.has_schema:
-            self._validator.event(body)
-        else:
+        elif not message.has_schema:
             self._validator.envelope(body)
+        elif message.texts_as_numbers:
+            read = self._validator.event_with_texts(body)
+            if read:
+                self._texts_as_numbers(read)
+        else:
+            self._validator.event(body)
         if principal.check_event is not None:
             principal.check_event(body, request.received_at)
         endpoint = request.endpoint

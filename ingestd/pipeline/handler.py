@@ -86,6 +86,7 @@ class Pipeline:
             timestamp_ignored=metrics.timestamp_ignored,
             unusable_ids=unusable_ids,
             unusable_id=unusable_id_reports.report,
+            texts_as_numbers=metrics.texts_as_numbers.inc,
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )

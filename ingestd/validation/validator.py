@@ -18,6 +18,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from ingestd.api.errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
 
+from .number_places import NumberPlaces
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 from .schema_places import schema_pointer
 
@@ -142,6 +143,8 @@ class Validator:
             EventSchema(key, str(file.schema.get("description", "")), file.file, file.builtin)
             for key, file in events.items()
         )
+        self._uris = {key: file.uri for key, file in events.items()}
+        self._number_places = NumberPlaces({file.uri: file.schema for file in files})
         self._envelope = self._compile({"$ref": "urn:ingestd:definition:event"})
         self._identify = self._compile({"$ref": "urn:ingestd:definition:identify"})
         self._events = {
@@ -168,6 +171,25 @@ class Validator:
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
         if is_valid is None or not is_valid(body):
             self._refuse_event(key, body)
+
+    def event_with_texts(self, body: dict[str, Any]) -> int:
+        """Check the body of an event that may have plain decimals as text where its schema expects numbers.
+
+        These become numbers if the event is valid then. Returns how many, and raises like `event`.
+        """
+        key = body.get("key")
+        is_valid = self._is_valid.get(key) if isinstance(key, str) else None
+        if is_valid is not None and is_valid(body):
+            return 0
+        data = body.get("data")
+        if is_valid is not None and isinstance(data, dict):
+            read = self._number_places.read_decimals(self._uris[body["key"]], data)
+            if read and is_valid(body):
+                return len(read)
+            for each in read:
+                each.container[each.key] = each.text
+        self.event(body)
+        return 0
 
     def envelope(self, body: dict[str, Any]) -> None:
         """Check the body of an event whose `key` and `data` have no schema. Raises `BadRequest`."""

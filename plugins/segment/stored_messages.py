@@ -24,9 +24,7 @@ class StoredMessages(SegmentTranslation):
         if received_at is not None:
             self._received_at = received_at
             if isinstance(message.get("timestamp"), str) and parse_time(message["timestamp"]) is not None:
-                # The server has corrected this time by the clock of the client.
-                message.pop("originalTimestamp", None)
-                message.pop("sentAt", None)
+                message.pop("sentAt", None)  # the server has corrected this time by the clock of the client
         else:
             message.pop("sentAt", None)  # without a time of receipt it does not tell how wrong the clock was
         read = super().read(index, message, raw)

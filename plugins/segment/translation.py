@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
@@ -21,6 +21,7 @@ from .names import EventNames
 __all__ = ["SegmentTranslation"]
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+_LARGEST_WHOLE = 2**53
 _LONGEST_SHOWN = 100  # characters of an unknown name in an answer
 
 
@@ -68,7 +69,8 @@ class SegmentTranslation(Translation):
         self._said[index] = type_, key
         links = self._take_ids(message)
         self._take_context(message)
-        return Message("identify" if key is None else "event", message, at, has_schema, links, self._relayed)
+        kind: Literal["event", "identify"] = "identify" if key is None else "event"
+        return Message(kind, message, at, has_schema, links, self._relayed, texts_as_numbers=True)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         refused = [(index, result) for index, result in enumerate(results) if isinstance(result, Refused)]
@@ -140,11 +142,17 @@ class SegmentTranslation(Translation):
     # Parts that all types have
 
     def _time(self, message: dict[str, Any]) -> int | None:
-        """The time of the event by the daemon's clock. The client's clock may be wrong by any amount."""
+        """The time of the event by the daemon's clock. The client's clock may be wrong by any amount.
+
+        RudderStack's SDK for Node.js adds `originalTimestamp`, the time of the call. Then `timestamp` is the caller's.
+        A message with `receivedAt` comes from the vendor's server, which has corrected `timestamp`.
+        """
         sent = message.pop("sentAt", None)
         sent_at = self._sent_at if sent is None else _instant(sent)
+        if "receivedAt" in message and _instant(message.get("timestamp")) is not None:
+            sent_at = None
         at = None
-        for name in ("originalTimestamp", "timestamp"):
+        for name in ("timestamp", "originalTimestamp"):
             text = message.get(name)
             if text is not None:
                 instant = _instant(text)
@@ -235,18 +243,24 @@ def _copy(value: Any) -> Any:
 
 
 def _id(value: Any) -> Any:
-    """Shops have numbers as ids, and SDKs send them so."""
+    """Shops have numbers as ids, and SDKs send them so. 17.0 is 17: languages without whole numbers write it so.
+
+    Beyond 2⁵³ different numbers with a point are the same one in memory, so these are no ids.
+    """
+    if type(value) is float and value.is_integer() and abs(value) < _LARGEST_WHOLE:
+        return str(int(value))
     return str(value) if type(value) is int else value
 
 
 def _take_id(message: dict[str, Any], name: str) -> Any:
     """Bring an id into its form, and return it; None if it is absent. An empty id is absent."""
     value = message.get(name)
-    if type(value) is int:
-        value = message[name] = str(value)
-    elif value is None or value == "":
+    if type(value) is str and value:
+        return value
+    if value is None or value == "":
         message.pop(name, None)
         return None
+    value = message[name] = _id(value)
     return value
 
 

@@ -58,7 +58,13 @@ def test_messages_of_other_systems_keep_their_times_and_touch_no_state(
     messages = [
         message(1, context=campaign, timestamp=at(400), originalTimestamp=at(399), receivedAt=at(400, seconds=1)),
         message(2, type="identify", userId="ada", traits={"plan": "pro"}),
-        message(2, messageId="order", event="Order Completed", properties={"order_id": "o-1"}, context=campaign),
+        message(
+            2,
+            messageId="order",
+            event="Order Completed",
+            properties={"order_id": "o-1", "total": "9.90"},
+            context=campaign,
+        ),
         message(3, type="page", name="Start", receivedAt=None, timestamp=at(3)),
         message(4, messageId=None, receivedAt=at(2), timestamp=None, sentAt=at(2), originalTimestamp=at(2, seconds=-9)),
         message(5, userId=17, anonymousId=None),
@@ -80,6 +86,7 @@ def test_messages_of_other_systems_keep_their_times_and_touch_no_state(
         assert {record["sessionId"] for record in records} == {None}
         assert [record["id"] for record in records] != sorted(record["id"] for record in records)  # ids of old times
         assert records[5]["userId"] == "17"
+        assert records[2]["data"] == {"order_id": "o-1", "total": 9.9}
         with shop.serve() as daemon:
             view = {"key": "Page View", "anonymousId": "visitor-2", "data": {}}
             answer = daemon.post("/track", view, shop.public.id).json()

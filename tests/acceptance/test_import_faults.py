@@ -65,7 +65,7 @@ def test_each_faulty_line_is_reported_with_its_place_and_the_others_are_imported
         ({**erasure, "tenant": None}, "/tenant", "expected str"),
         (message(1, type="trak"), "/type", "expected track, page"),
         (message(2, event="Shoe Seen"), "/event", "is not a supported event key"),
-        (message(3, properties={"price": "1"}), "/properties/price", "expected number"),
+        (message(3, properties={"price": "1,5"}), "/properties/price", "expected number"),
         (message(4, timestamp=None, receivedAt=None), "/timestamp", "required"),
         (message(5, timestamp="yesterday", receivedAt=None), "/timestamp", "required"),
         (message(6, timestamp=at(-2), receivedAt=None), "/timestamp", "in the future"),

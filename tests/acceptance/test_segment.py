@@ -214,6 +214,34 @@ def test_null_and_an_empty_array_stay_wrong_on_other_paths(place: Place, visitor
     assert place.daemon.post("/track", {**event, "data": []}, key).status == 400
 
 
+def test_a_plain_decimal_as_text_is_the_number_that_the_schema_expects(place: Place, visitor: str) -> None:
+    before = place.daemon.metric("ingestd_texts_as_numbers_total")
+    item: dict[str, Any] = {"sku": "17", "price": "19.90", "quantity": "2", "size": "42"}
+    assert taken(place.batch(track(visitor, "Order Completed", properties={"total": "39.8", "products": [item, item]})))
+    (record,) = place.records(visitor)
+    stored = {**item, "price": 19.9, "quantity": 2}
+    assert record["data"] == {"total": 39.8, "products": [stored, stored]}
+    assert place.daemon.metric("ingestd_texts_as_numbers_total") - before == 5
+    properties = {"total": "39,80", "products": [{"price": "1e3"}]}
+    refused = place.batch(track(visitor, "Order Completed", properties=properties))
+    assert rejected(refused) == [(0, "Order Completed", ["/properties/total", "/properties/products/0/price"])]
+    assert len(place.records(visitor)) == 1
+    assert place.daemon.metric("ingestd_texts_as_numbers_total") - before == 5
+
+
+def test_other_endpoints_take_no_text_for_a_number(place: Place, visitor: str) -> None:
+    body = {"key": "Order Completed", "anonymousId": visitor, "data": {"total": "39.8"}}
+    assert place.daemon.post("/track", body, place.shop.public.id).json()["code"] == "invalid_data"
+
+
+def test_an_alias_of_a_user_moves_nothing_of_that_user(place: Place, visitor: str) -> None:
+    """Anybody could send it with the public key, and take over the visitors of a user."""
+    old, new = f"old-{visitor}", f"new-{visitor}"
+    identify = {"type": "identify", "anonymousId": visitor, "userId": old, "traits": {}}
+    assert taken(place.batch(identify, {"type": "alias", "previousId": old, "userId": new}, track(visitor)))
+    assert [record["userId"] for record in place.records(visitor) if record["anonymousId"] == visitor] == [old, old]
+
+
 def test_ids_may_be_numbers(place: Place, visitor: str) -> None:
     number = int(uuid4()) % 10**12
     assert taken(place.batch({"type": "track", "event": "Page View", "userId": number, "messageId": visitor}))

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from ingestd.api.times import format_time, now
+from ingestd.api.times import format_time, now, parse_time
 from tests.support.daemon import Shop
 from tests.support.sdk_journeys import journey, record_of, summary
 from tests.support.sdks import MODULES, PATIENCE, ServerSdk, Start, lines_of
 
 COPIED = "message-that-comes-in-many-ways"
+TIMED = format_time(now() - 7_200_000)
+"""The time that a caller gives for an event."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,9 @@ def sent(tmp_path_factory: pytest.TempPathFactory, server_sdks: list[ServerSdk],
         for sdk in server_sdks:
             host = f"127.0.0.1:{daemon.port}"
             program = programs[sdk.package] = start(sdk, host, shop.public.id)
-            program.make([*journey(slug(sdk), has_category=sdk.has_category), copied])
+            timed = ("track", {"event": "Page View", "anonymousId": f"timed {slug(sdk)}", "timestamp": TIMED})
+            more = [copied] if sdk.language == "go" else [copied, timed]
+            program.make([*journey(slug(sdk), has_category=sdk.has_category), *more])
         failures = {package: program.end() for package, program in programs.items()}
     return Sent(began, failures, [record for record in shop.archived() if "endpoint" in record])
 
@@ -103,6 +107,16 @@ def test_each_record_has_its_message_its_library_and_its_time(sent: Sent, sdk: S
     assert {record["endpoint"] for record in records} == {"segment"}
     assert {record["signed"] for record in records} == {False}
     assert all(sent.began <= record["timestamp"] <= record["receivedAt"] for record in records)
+
+
+def test_the_time_of_the_caller_is_the_time_of_the_event(sent: Sent, sdk: ServerSdk) -> None:
+    if sdk.language == "go":
+        pytest.skip("the program for Go gives no times")
+    (record,) = [record for record in sent.records if record["anonymousId"] == f"timed {slug(sdk)}"]
+    at, given = parse_time(record["timestamp"]), parse_time(TIMED)
+    assert at is not None
+    assert given is not None
+    assert 0 <= at - given < 60_000  # it is corrected by the time between sending and receipt
 
 
 def test_a_message_that_comes_from_every_sdk_and_to_track_is_stored_once(sent: Sent) -> None:

@@ -49,7 +49,14 @@ def journey(name: str, *, has_category: bool) -> list[Call]:
         ("track", {**both, "event": "product_added", "properties": product}),
         ("track", {**both, "event": "Viewed Product Category", "properties": {"category": "Kočárky"}}),
         ("track", {"userId": user, "event": "Order Completed", "properties": order}),
-        ("track", {"userId": user, "event": "Order Refunded", "properties": {**order, "refund_id": "r-1"}}),
+        (
+            "track",
+            {
+                "userId": user,
+                "event": "Order Refunded",
+                "properties": {**order, "revenue": "39.80", "refund_id": "r-1"},
+            },
+        ),
         ("track", {"anonymousId": phone, "event": "Cart Viewed", "properties": {"cart_id": "c-1"}}),
         ("alias", {"previousId": phone, "userId": user}),
         ("track", {"anonymousId": phone, "event": "Cart Viewed", "properties": {"cart_id": "c-2"}}),
@@ -65,6 +72,8 @@ def record_of(call: Call) -> dict[str, Any]:
     method, message = call
     ids = {"anonymousId": message.get("anonymousId"), "userId": message.get("userId")}
     properties = _without_nulls(message.get("properties", {}))
+    if "revenue" in properties:
+        properties["revenue"] = float(properties["revenue"])  # a plain decimal as text is the number
     match method:
         case "track":
             name = message["event"]

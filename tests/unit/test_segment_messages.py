@@ -83,6 +83,22 @@ def test_the_time_of_sending_in_a_message_comes_before_the_one_of_its_batch() ->
     assert message.at == RECEIVED - 1000
 
 
+def test_the_time_of_the_caller_comes_before_the_one_that_an_sdk_adds() -> None:
+    both = {"timestamp": "2026-11-26T08:00:00Z", "originalTimestamp": "2026-11-26T10:00:00Z"}
+    message = read(track(**both), sentAt="2026-11-26T10:00:02Z")
+    assert message.at == RECEIVED - 7_202_000
+    assert not {"timestamp", "originalTimestamp"} & set(message.body)
+    assert read(track(**{**both, "timestamp": "today"}), sentAt="2026-11-26T10:00:02Z").at == RECEIVED - 2000
+
+
+def test_a_time_that_the_server_of_a_vendor_has_corrected_is_taken_as_it_is() -> None:
+    """A webhook of the vendor sends its messages so. The device's clock was a year behind."""
+    at = format_time(RECEIVED - 5000)
+    device = {"originalTimestamp": "2024-11-26T10:00:00Z", "sentAt": "2024-11-26T10:00:01Z"}
+    assert read(track(timestamp=at, receivedAt=format_time(RECEIVED - 4000), **device)).at == RECEIVED - 5000
+    assert read(track(receivedAt=format_time(RECEIVED - 4000), **device)).at == RECEIVED - 1000
+
+
 def test_without_a_time_of_sending_the_time_is_taken_as_it_is() -> None:
     assert read(track(timestamp=format_time(RECEIVED - 5))).at == RECEIVED - 5
     assert read(track(timestamp=format_time(RECEIVED - 5), sentAt="yesterday")).at == RECEIVED - 5
@@ -142,6 +158,23 @@ def test_any_message_is_valid_or_refused(message: dict[str, Any], path: str, typ
 def test_an_empty_id_is_absent(name: str) -> None:
     body = read({**track(userId="u"), name: ""}).body
     assert body.get(name) != ""
+
+
+@pytest.mark.parametrize("number", [17, 17.0])
+def test_a_whole_number_is_one_id_in_every_form(number: float) -> None:
+    ids = {"userId": number, "messageId": number, "context": {"sessionId": number}}
+    as_text = {"userId": "17", "messageId": "17", "context": {"sessionId": "17"}}
+    made, expected = (read({"type": "page", **each}).body for each in (ids, as_text))
+    for name in ("userId", "messageId", "anonymousId", "sessionId"):
+        assert made[name] == expected[name]
+    assert read({"type": "group", "userId": 1, "groupId": number}).body["traits"] == {"groups": {"17": {}}}
+    assert read({"type": "alias", "userId": 1, "previousId": number}).body["anonymousId"] == "17"
+
+
+@pytest.mark.parametrize("number", [17.5, 2.0**53, 1e300, True])
+def test_any_other_number_is_no_id(number: float) -> None:
+    with pytest.raises(BadRequest, match="/userId"):
+        VALIDATOR.event(read(track(userId=number)).body)
 
 
 def test_names_of_a_shop_come_before_all_others() -> None:

@@ -79,6 +79,7 @@ class LineReader:
             timestamp_ignored=self._note_ignored,
             unusable_ids=UnusableIds(config.ids.unusable),
             unusable_id=lambda field: None,
+            texts_as_numbers=lambda count: None,
             check_identity=plugins.hooks.check_identity,
             prepare=plugins.hooks.prepare,
         )

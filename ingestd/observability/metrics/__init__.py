@@ -71,6 +71,11 @@ class Metrics:
             "field",
             IdField,
         )
+        self.texts_as_numbers = Counter(
+            "ingestd_texts_as_numbers",
+            "Plain decimals that came as text where the schema of their event expects a number.",
+            registry=self.registry,
+        )
         self.store_up = Gauge(
             "ingestd_store_up",
             "1 while the daemon can store events durably, 0 while it cannot; the part of the partitions that can.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import datetime
 from typing import Any
 
 
@@ -17,6 +18,8 @@ def send(analytics: Any) -> None:
     analytics.on_error = lambda error, _: failures.append(str(error))
     for line in sys.stdin:
         for method, message in json.loads(line):
+            if "timestamp" in message:
+                message["timestamp"] = datetime.fromisoformat(message["timestamp"])
             getattr(analytics, method)(**{_snake_case(name): value for name, value in message.items()})
     analytics.shutdown()
     sys.stdout.write(json.dumps(failures))

@@ -11,6 +11,7 @@ export async function send(analytics) {
   for await (const line of createInterface({ input: process.stdin })) {
     for (const [method, message] of JSON.parse(line)) {
       waiting += 1
+      if (message.timestamp) message.timestamp = new Date(message.timestamp)
       analytics[method](message, (error) => {
         waiting -= 1
         if (error) failures.push(String(error))
