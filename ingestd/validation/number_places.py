@@ -99,11 +99,14 @@ class NumberPlaces:
             elements += [(uri, schema[keyword]) for keyword in _ELEMENTS if keyword in schema]
         place.is_number = not types.isdisjoint(_NUMBERS) and "string" not in types
         inside = {name: self._place(each) for name, each in members.items()}
-        place.others = self._place(others) if others else None
-        place.elements = self._place(elements) if elements else None
+        place.others, place.elements = self._with_numbers(others), self._with_numbers(elements)
         place.members = {name: inner for name, inner in inside.items() if inner.has_numbers or place.others}
         place.has_numbers = place.is_number or bool(place.members or place.others or place.elements)
         return place
+
+    def _with_numbers(self, schemas: Iterable[_Schema]) -> _Place | None:
+        place = self._place(schemas)
+        return place if place.has_numbers else None
 
     def _applied(self, schemas: Iterable[_Schema]) -> Iterator[_Schema]:
         """The schemas, and those that they apply to the same value, always or as alternatives."""
