@@ -13,11 +13,13 @@ from tornado.httpclient import AsyncHTTPClient
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import Limited
-from ingestd.api.events import Event
-from ingestd.api.options import Origin, Size
+from ingestd.api.events import Event, Principal, Request
+from ingestd.api.options import Duration, Origin, Size
+from ingestd.api.times import format_time, now
 from ingestd.config import HttpOptions
 from ingestd.http.app import BASE_PATH
 from ingestd.http.routes import OWN_OPERATIONS
+from ingestd.plugins.auth.replays import ReplayRules
 from ingestd.plugins.segment import SegmentPlugin
 from ingestd.plugins.segment.intake import SegmentIntake
 from tests.support.door import PAGE_VIEW, MakeDoor, Slow
@@ -211,6 +213,34 @@ async def test_a_foreign_page_cannot_send_to_any_path_and_its_body_is_not_kept(t
             assert (await public.fetch("/v1/page", body, headers=headers)).code == 200
         assert (await public.post(Origin=str(shop))).code == 200
         assert len(await public.records()) == 3
+
+
+class Signing:
+    """Takes every request as signed, with the rules against replays."""
+
+    def __init__(self, max_age: str) -> None:
+        self._rules = ReplayRules(max_age=Duration.parse(max_age), require_message_id=True)
+
+    @hookimpl
+    def authenticate(self, request: Request) -> Principal:
+        rules = self._rules
+        return Principal("shop", "key", signed=True, check_event=rules.check, message_life=rules.message_life)
+
+
+@pytest.mark.parametrize("max_age", ["1m", "24h", "100h"])
+async def test_a_copy_of_a_signed_event_is_known_until_it_is_too_old(
+    tmp_path: Path, door: MakeDoor, max_age: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, most = now(), Duration.parse(max_age).milliseconds
+    ahead = min(most, 300_000)  # the sender's clock is wrong by as much as is tolerated
+    body = {**PAGE_VIEW, "messageId": "m", "timestamp": format_time(received + ahead)}
+    async with door(tmp_path, Signing(max_age)) as public:
+        answers = []
+        for later in (0, most, most + ahead - 1, most + ahead, most + ahead + 1):
+            monkeypatch.setattr("ingestd.api.times.now", lambda later=later: received + later)
+            answers.append((await public.post(body)).code)
+        assert answers == [200, 200, 200, 200, 400]
+        assert (public.counted("accepted"), public.counted("duplicate")) == (1, 3)
 
 
 async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path, door: MakeDoor) -> None:
