@@ -20,6 +20,12 @@ __all__ = ["ScrubPlugin"]
 
 _SHORTEST_SECRET = 16
 
+_OF_TRAITS = ("/context/traits", "/extra/traits", "/traits/groups/*")
+"""Where SDKs have traits, too: of any event in its context, of a message that is no identify request, and of groups."""
+
+_Member = tuple[int, Any]
+"""The id of a container of the event, and the name or index of a member."""
+
 _Rule = tuple[str, tuple[str, ...], Change]
 """A field of the event, the pointer's tokens in it, and the change of the members that they name."""
 
@@ -41,24 +47,37 @@ class ScrubPlugin:
                     raise ConfigError(
                         f"plugins.scrub.hash[{index}]: {pointer} may name the same member as {before}; remove one"
                     )
-        rules: list[_Rule] = [(pointer.root, pointer.tokens, _drop) for pointer in options.drop]
+        rules, hashed = _rules(options.drop, _drop), set[_Member]()
         if options.hash:
             if options.secret is None:
                 raise ConfigError("plugins.scrub.secret: must be given if hash has a pointer")
             if len(options.secret) < _SHORTEST_SECRET:
                 raise ConfigError(f"plugins.scrub.secret: expected at least {_SHORTEST_SECRET} characters")
-            change = _make_hash(options.secret)
-            rules += [(pointer.root, pointer.tokens, change) for pointer in options.hash]
+            rules += _rules(options.hash, _make_hash(options.secret, hashed))
         if rules:
-            self.prepare = hookimpl(_make_prepare(rules))
+            self.prepare = hookimpl(_make_prepare(rules, hashed))
 
     @hookimpl
     def take_over(self) -> None:
         """Nothing to take over: the options make all rules."""
 
 
-def _make_prepare(rules: Sequence[_Rule]) -> Callable[[Event], None]:
+def _rules(pointers: Sequence[MemberPointer], change: Change) -> list[_Rule]:
+    """A rule for each pointer, and then for the further places of each trait."""
+    further = [
+        MemberPointer(place + pointer.removeprefix("/traits"))
+        for pointer in pointers
+        if pointer.root == "traits"
+        for place in _OF_TRAITS
+    ]
+    return [(pointer.root, pointer.tokens, change) for pointer in [*pointers, *further]]
+
+
+def _make_prepare(rules: Sequence[_Rule], hashed: set[_Member]) -> Callable[[Event], None]:
+    """`hashed` has the members that this event's rules have hashed."""
+
     def prepare(event: Event) -> None:
+        hashed.clear()
         for field, tokens, change in rules:
             change_members(getattr(event, field), tokens, change)
 
@@ -69,12 +88,14 @@ def _drop(container: Any, key: Any) -> None:
     del container[key]
 
 
-def _make_hash(secret: str) -> Change:
+def _make_hash(secret: str, hashed: set[_Member]) -> Change:
     key = secret.encode()
 
     def hash_member(container: Any, name: Any) -> None:
-        value = container[name]
-        if value is not None:  # null reveals nothing
+        value, member = container[name], (id(container), name)
+        # Null reveals nothing. Pointers of different places may name the same member: it is no hash of a hash.
+        if value is not None and member not in hashed:
+            hashed.add(member)
             container[name] = hmac.digest(key, _bytes_of(value), "sha256").hex()
 
     return hash_member
