@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import Daemon, Shop
+from tests.support.daemon import Daemon, Reply, Shop
 from tests.support.live import EventStream
 from tests.support.redis_shop import redis_shop
-from tests.support.webhook_server import Reply, webhook_server
+from tests.support.webhook_server import webhook_server
 
 SAID = "MARK-said"
 ADA = {"anonymousId": "MARK-visitor", "userId": "MARK-user"}
