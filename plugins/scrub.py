@@ -24,6 +24,12 @@ _HASH = 64  # digits
 _GROWTH = 8  # times: a hash of a shorter member than an eighth of it counts
 _SPARE = 2 * 1024  # bytes by which such hashes may make an event larger
 
+_OF_TRAITS = ("/context/traits", "/extra/traits", "/traits/groups/*")
+"""Where SDKs have traits, too: of any event in its context, of a message that is no identify request, and of groups."""
+
+_Member = tuple[int, Any]
+"""The id of a container of the event, and the name or index of a member."""
+
 _Rule = tuple[str, tuple[str, ...], Change]
 """A field of the event, the pointer's tokens in it, and the change of the members that they name."""
 
@@ -45,14 +51,14 @@ class ScrubPlugin:
                     raise ConfigError(
                         f"plugins.scrub.hash[{index}]: {pointer} may name the same member as {before}; remove one"
                     )
-        rules: list[_Rule] = [(pointer.root, pointer.tokens, _drop) for pointer in options.drop]
+        rules = _rules(options.drop, _drop)
         if options.hash:
             if options.secret is None:
                 raise ConfigError("plugins.scrub.secret: must be given if hash has a pointer")
             if len(options.secret) < _SHORTEST_SECRET:
                 raise ConfigError(f"plugins.scrub.secret: expected at least {_SHORTEST_SECRET} characters")
             hashes = _Hashes(options.secret)
-            rules += [(pointer.root, pointer.tokens, hashes.replace) for pointer in options.hash]
+            rules += _rules(options.hash, hashes.replace)
             self.prepare = hookimpl(_make_prepare(rules, hashes.begin))
         elif rules:
             self.prepare = hookimpl(_make_prepare(rules))
@@ -60,6 +66,17 @@ class ScrubPlugin:
     @hookimpl
     def take_over(self) -> None:
         """Nothing to take over: the options make all rules."""
+
+
+def _rules(pointers: Sequence[MemberPointer], change: Change) -> list[_Rule]:
+    """A rule for each pointer, and then for the further places of each trait."""
+    further = [
+        MemberPointer(place + pointer.removeprefix("/traits"))
+        for pointer in pointers
+        if pointer.root == "traits"
+        for place in _OF_TRAITS
+    ]
+    return [(pointer.root, pointer.tokens, change) for pointer in [*pointers, *further]]
 
 
 def _make_prepare(rules: Sequence[_Rule], begin: Callable[[], None] | None = None) -> Callable[[Event], None]:
@@ -85,15 +102,19 @@ class _Hashes:
     def __init__(self, secret: str) -> None:
         self._key = secret.encode()
         self._spare = 0
+        self._hashed: set[_Member] = set()
+        """The members of this event that are hashes. Pointers of different places may name the same member."""
 
     def begin(self) -> None:
         """Begin an event."""
         self._spare = _SPARE
+        self._hashed.clear()
 
     def replace(self, container: Any, name: Any) -> None:
-        value = container[name]
-        if value is None:  # null reveals nothing
+        value, member = container[name], (id(container), name)
+        if value is None or member in self._hashed:  # null reveals nothing
             return
+        self._hashed.add(member)
         message = _bytes_of(value)
         size = len(message) + (len(name) if isinstance(container, dict) else 0)
         if size * _GROWTH < _HASH:

@@ -18,7 +18,10 @@ from .times import format_time
 if TYPE_CHECKING:
     from .intake import Intake, Route
 
-__all__ = ["Endpoint", "Envelope", "Event", "Principal", "Record", "Request", "Session"]
+__all__ = ["MESSAGE_LIFE", "Endpoint", "Envelope", "Event", "Principal", "Record", "Request", "Session"]
+
+MESSAGE_LIFE = 86_400_000
+"""Milliseconds for which a `messageId` is remembered, so that a copy of its message is not stored again."""
 
 
 class Endpoint:
@@ -186,7 +189,8 @@ class Principal:
     secret that is not sent proves that the body is the sender's.
 
     `check_event`, if given, is called for each valid event and identify request of this sender, with the body and the
-    time of receipt in milliseconds. It raises `BadRequest` for an event that must not be stored.
+    time of receipt in milliseconds. It raises `BadRequest` for an event that must not be stored. `message_life` is the
+    `message_life` of the sender's events.
     """
 
     tenant: str
@@ -194,6 +198,7 @@ class Principal:
     grants: Mapping[str, frozenset[str]] = field(default_factory=dict)
     signed: bool = False
     check_event: Callable[[Mapping[str, Any], int], None] | None = field(default=None, repr=False, compare=False)
+    message_life: int = MESSAGE_LIFE
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -245,6 +250,8 @@ class Event(msgspec.Struct):
     """Whether a backend sent the event, so that the address and user agent of the request are not the visitor's."""
     imported: Imported | None = None
     """The origin of an event from a file. None for an event of a request."""
+    message_life: int = MESSAGE_LIFE
+    """Milliseconds for which a copy of the event, by its `message_id`, is not stored again."""
 
     def check_ids(self) -> None:
         """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""

@@ -89,6 +89,13 @@ class Sink:
     async def check(self) -> None:
         """Raise the error that a write would raise now, as far as the sink can tell without writing."""
 
+    def risks(self) -> Sequence[str]:
+        """What somebody on the way to the destination could read or fake with these options, each with its cure.
+
+        `ingestd check` shows them as warnings. `ingestd.api.exposure` helps to find them.
+        """
+        return ()
+
     async def close(self) -> None:
         """Release everything, and empty the buffer. No write follows, unless `open` is called again.
 

@@ -109,6 +109,11 @@ class Consumers:
         for status in self.statuses:
             status.trimmed(up_to)
 
+    def person_forgotten(self) -> None:
+        """Called after a person's records were blanked in the journal."""
+        for runner in self._runners:
+            runner.person_forgotten()
+
     async def start(self) -> None:
         """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`."""
         await self.ensure_cursors()

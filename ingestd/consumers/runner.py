@@ -15,6 +15,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 
+from .erasures import REMOVED
 from .failure_log import FailureLog
 from .read_ahead import ReadAhead
 from .retry import Attempts
@@ -80,6 +81,8 @@ class Runner:
         self._quiet = asyncio.Event()
         """Set while no work is in progress that would have to be repeated after a cancellation."""
         self._quiet.set()
+        self._outdated = False
+        """Whether records in hand may have been blanked in the journal."""
         self._refused = _NEVER
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
@@ -136,6 +139,15 @@ class Runner:
                 self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
                 self.status.buffered = 0
                 await self.close(self._grace)  # opened again when this daemon acquires the cursor again
+
+    def person_forgotten(self) -> None:
+        """Drop the text of the last error, and read the records in hand again, because they may be blanked now.
+
+        Records that are in a buffer, or whose step has begun, are used as they are.
+        """
+        self._outdated = True
+        if self.status.last_error is not None:
+            self.status.last_error = REMOVED
 
     def hurry(self) -> None:
         """Stop lingering, because the daemon stops and waits for the pending records."""
@@ -194,6 +206,9 @@ class Runner:
 
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
         """Do one step, after a command if there is one. A failed command does not delay the records."""
+        if self._outdated and not self._prepared and not self.status.buffered:
+            self._outdated = False
+            await self._rewind()
         failure, patience = None, None
         if self.consumer.polls_commands:
             turn = await self._attend()

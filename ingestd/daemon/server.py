@@ -47,6 +47,7 @@ from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
 
 from . import file_limits
+from .forgotten import Forgotten
 from .generation import Generation, disclosure_of, first_generation
 from .health import Health
 from .interpreter import tune_the_interpreter
@@ -171,6 +172,8 @@ class Server:
             )  # fmt: skip
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
+            forgotten = Forgotten(self.partitions, consumers, self._live, self._lines)
+            self.watch(forgotten.follow(), name="erasures")
             retentions = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions)
             metrics.store_up.set_function(health.able)

@@ -12,13 +12,15 @@ from ingestd.api.store import State, state_key
 
 __all__ = [
     "DeadLetter",
+    "change_letter",
     "newest_letters",
     "read_letter",
     "read_letters",
     "remove_letter",
-    "replace_letter",
     "save_dead_letter",
 ]
+
+_ERASURE_REASON = "the sink did not take this erasure; its answer may name the person, so only the log has it"
 
 _PAGE = 100
 _PAGE_BYTES = 2 << 20
@@ -61,7 +63,12 @@ def _key(sink: str, number: int) -> str:
 
 
 async def save_dead_letter(state: State, sink: str, letter: DeadLetter) -> None:
-    """Store a letter. It replaces a letter with the same number."""
+    """Store a letter. It replaces a letter with the same number.
+
+    The reason of an erasure is not stored: a sink may quote the person, and no later erasure would find that.
+    """
+    if letter.type == "erasure":
+        letter = msgspec.structs.replace(letter, reason=_ERASURE_REASON)
     await state.put(_key(sink, letter.number), _encode(letter))
 
 
@@ -112,13 +119,13 @@ async def newest_letters(state: State, sink: str, last: int, most: int) -> tuple
     return found, number + 1 if number > 0 else None
 
 
-async def replace_letter(state: State, sink: str, letter: DeadLetter, body: bytes) -> bool:
-    """Replace the body of the record in a letter. Return False if the letter has changed or gone since it was read."""
+async def change_letter(state: State, sink: str, letter: DeadLetter, changed: DeadLetter) -> bool:
+    """Replace a letter. Return False if it has changed or gone since it was read."""
     key = _key(sink, letter.number)
     found = await state.get(key)
     if found is None or _decode(found) != letter:
         return False
-    return await state.swap(key, found, _encode(msgspec.structs.replace(letter, record=msgspec.Raw(body))))
+    return await state.swap(key, found, _encode(changed))
 
 
 async def remove_letter(state: State, sink: str, number: int) -> None:

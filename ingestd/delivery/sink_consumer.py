@@ -19,6 +19,7 @@ from ingestd.api.options import Options
 from ingestd.api.record_batch import length_of
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
+from ingestd.consumers.erasures import REMOVED
 
 from .batch_plan import BatchPlan, load_plan, save_plan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
@@ -173,6 +174,9 @@ class SinkConsumer(Consumer):
         progress = self.progress
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
+        trouble = self._trouble
+        if stored is not None and trouble is not None and (stored.at, stored.reason) == (trouble.at, REMOVED):
+            self._trouble = stored
         if self._trouble != stored:
             await save_last_failure(state, name, self._trouble)
         self._looked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Cross-origin headers: a browser must be able to read every answer, errors included."""
+"""Cross-origin rules: the pages that may send, and the headers by which a browser may read every answer."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ class Cors:
         if origin is not None and origin in self._origins:
             return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin"), _EXPOSED]
         return [("Vary", "Origin")]
+
+    def refuses(self, request: Mapping[str, str]) -> bool:
+        """Whether a request with these headers names an origin that may not send. Backends and apps name none."""
+        if self.any_origin:
+            return False
+        origin = request.get("Origin")
+        return origin is not None and origin not in self._origins
 
     def preflight(self, method: str = "POST", headers: Sequence[str] = ()) -> list[tuple[str, str]]:
         """The further headers of an answer to a preflight. `headers` may be sent in addition to the configured ones."""

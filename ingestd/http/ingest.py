@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from ingestd.api import times
-from ingestd.api.errors import Failed, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
+from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
@@ -69,6 +69,9 @@ class Exchange:
         self._operation = operation = self._settings.routes.find(start_line.path)
         many = operation is not None and operation.takes_batches
         self._limit = self._settings.max_batch_body if many else self._settings.max_body
+        self._foreign = self._method == "POST" and self._settings.cors.refuses(headers)
+        if self._foreign:
+            self._limit = 0  # nothing of its body is kept
         # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
@@ -105,7 +108,13 @@ class Exchange:
         if self._answered:
             return
         operation = self._operation
-        if operation is None or self._method != "POST" or self._size > self._limit or operation.answers_alone:
+        if (
+            operation is None
+            or self._method != "POST"
+            or operation.answers_alone
+            or self._foreign
+            or self._size > self._limit
+        ):
             self._answer_without_pipeline()
         else:
             self._kept = self._size
@@ -185,7 +194,7 @@ class Exchange:
         return self._settings.peers.client(self._connection.remote_ip, self._headers)
 
     def _answer_without_pipeline(self) -> None:
-        """Answer an unknown path, another method, a body that is too large, or a path that takes no events."""
+        """Answer an unknown path, another method, a foreign page, a large body, or a path that takes no events."""
         operation = self._operation
         if operation is None:
             self._write(problem(NotFound("There is nothing at this path.")))
@@ -194,15 +203,19 @@ class Exchange:
         elif self._method not in operation.methods:
             refused: Refused = MethodNotAllowed(f"This path takes {operation.allow}.")
             self._write(self._problem(refused, allow=operation.allow))
+        elif self._foreign:
+            self._refuse(operation, Forbidden("Pages of this origin may not send events.", code="foreign_origin"))
         elif operation.answers_alone and self._size <= self._limit and not self._closing:
             if operation.file is None:
                 self._answer_alone(operation)
             else:
                 self._send_file(operation.file)
         else:
-            refused = too_large(self._limit)
-            self._count_refusal(operation, refused)
-            self._write(self._problem(refused))
+            self._refuse(operation, too_large(self._limit))
+
+    def _refuse(self, operation: Operation, refused: Refused) -> None:
+        self._count_refusal(operation, refused)
+        self._write(self._problem(refused))
 
     def _answer_alone(self, operation: Operation) -> None:
         """Answer a path that takes no events."""

@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from tornado.http1connection import HTTP1Connection
 from tornado.web import Application, RequestHandler
 
-from ingestd.api.errors import Unavailable
+from ingestd.api.errors import BadRequest, Forbidden, Refused, Unavailable
 from ingestd.api.outcomes import Outcome
 from ingestd.observability.dashboard.page import page
 from ingestd.observability.live import LONGEST_ID, ArrivalFilter, LiveEvents, Viewer
@@ -21,7 +22,7 @@ from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
 
 from .allowed_hosts import OwnHosts
 
-__all__ = ["ForBrowsers", "OpsRoute", "make_ops_app"]
+__all__ = ["ForPage", "OpsRoute", "make_ops_app"]
 
 
 OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
@@ -110,10 +111,46 @@ class ForBrowsers(_OpsHandler):
         self.set_header("Cross-Origin-Opener-Policy", "same-origin")
         self.set_header("X-Frame-Options", "DENY")
 
+
+class ForPage(ForBrowsers):
+    """Data for this listener's page and for scripts. A page of another site could not read an answer, but its requests
+    would take the turns and the places of viewers.
+    """
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished and self._may_be_of_another_site:
+            self.refuse(Forbidden("Browsers get this on the page at / alone. Scripts need no header."))
+
     @property
-    def is_of_another_site(self) -> bool:
-        """Whether a page of another site makes this request. Browsers tell."""
-        return self.request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
+    def _may_be_of_another_site(self) -> bool:
+        """Whether a page of another site may have made this request.
+
+        No page can send a header of its own to another site without asking first, nor leave out or change the
+        `User-Agent`. Browsers tell the site, but not to a listener without TLS that is not on loopback.
+        """
+        headers = self.request.headers
+        if "X-Ingestd-Page" in headers:
+            return False
+        site = headers.get("Sec-Fetch-Site")
+        if site is not None:
+            return site not in {"none", "same-origin"}
+        return "Origin" in headers or "Referer" in headers or headers.get("User-Agent", "").startswith("Mozilla/")
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer with the reason as JSON."""
+        self.set_status(refused.status)
+        if refused.retry_after is not None:
+            self.set_header("Retry-After", str(refused.retry_after))
+        self.answer(msgspec.json.encode({"error": refused.detail}))
+
+    def answer(self, body: bytes) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(body)  # not awaited: the future raises if the client has disconnected
+
+    def compute_etag(self) -> None:
+        """No ETag: no two answers are equal."""
 
 
 class PageHandler(ForBrowsers):
@@ -132,7 +169,7 @@ class PageHandler(ForBrowsers):
             self.finish(made.html)
 
 
-class StatusHandler(ForBrowsers):
+class StatusHandler(ForPage):
     """The dashboard's data, for the page and for scripts."""
 
     def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
@@ -142,26 +179,15 @@ class StatusHandler(ForBrowsers):
         body = await self.status(
             {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
         )
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-        self.finish(body)
-
-    def compute_etag(self) -> None:
-        """No ETag: no two answers are equal."""
+        self.answer(body)
 
 
-class EventsHandler(ForBrowsers):
+class EventsHandler(ForPage):
     """Live events, as server-sent events."""
 
     def initialize(self, live: LiveEvents) -> None:
         self.live = live
         self.viewer: Viewer | None = None
-
-    def prepare(self) -> None:
-        super().prepare()
-        # A page of another site could not read them. But its requests would take the places of viewers.
-        if not self._finished and self.is_of_another_site:
-            self._refuse(403, "Pages of other sites get no live events.")
 
     async def head(self) -> None:
         if self._wanted() is not None and self._has_room():
@@ -203,8 +229,7 @@ class EventsHandler(ForBrowsers):
         try:
             self.live.check_room()
         except Unavailable as refused:
-            self.set_header("Retry-After", str(refused.retry_after))
-            self._refuse(503, refused.detail)
+            self.refuse(refused)
             return False
         return True
 
@@ -213,23 +238,18 @@ class EventsHandler(ForBrowsers):
         try:
             outcomes = frozenset(Outcome(name) for name in self.get_query_arguments("outcome") if name)
         except ValueError:
-            self._refuse(400, f"outcome: expected one of {', '.join(each.value for each in Outcome)}")
+            self.refuse(BadRequest(f"outcome: expected one of {', '.join(each.value for each in Outcome)}"))
             return None
         kind = self.get_query_argument("type", "")
         if kind not in ("", "event", "identify"):
-            self._refuse(400, "type: expected event or identify")
+            self.refuse(BadRequest("type: expected event or identify"))
             return None
         person = self.get_query_argument("visitor", "", strip=False)[:LONGEST_ID] or None
         if person is not None and self.live.disclosure.level == "none":
-            self._refuse(400, 'visitor: [ops] show_data is "none", so visitors cannot be looked up')
+            self.refuse(BadRequest('visitor: [ops] show_data is "none", so visitors cannot be looked up'))
             return None
         key = self.get_query_argument("key", None, strip=False)
         return ArrivalFilter(outcomes, kind == "identify" if kind else None, key, person)
-
-    def _refuse(self, status: int, reason: str) -> None:
-        self.set_status(status)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(f"{reason}\n")
 
 
 class OpenApiHandler(ForBrowsers):

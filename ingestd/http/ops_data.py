@@ -7,31 +7,24 @@ import logging
 import re
 from collections.abc import Awaitable, Sequence
 
-import msgspec
 from tornado.web import HTTPError
 
-from ingestd.api.errors import BadRequest, Failed, Forbidden, Refused
+from ingestd.api.errors import BadRequest, Failed, Refused
 from ingestd.api.journeys import JourneyQuery
 from ingestd.observability.dead_letters import DeadLetterPages, LetterBound
 from ingestd.observability.journeys import JourneyReader
 
-from .ops import ForBrowsers, OpsRoute
+from .ops import ForPage, OpsRoute
 
 __all__ = ["data_routes"]
 
 log = logging.getLogger("ingestd.ops")
 
 
-class _DataHandler(ForBrowsers):
+class _DataHandler(ForPage):
     """Answers with JSON, also in case of an error. The work ends if the client disconnects."""
 
     _work: asyncio.Future[bytes] | None = None
-
-    def prepare(self) -> None:
-        super().prepare()
-        # A page of another site could not read the answer. But its requests would take turns of viewers.
-        if not self._finished and self.is_of_another_site:
-            self._refuse(Forbidden("Pages of other sites get no data."))
 
     def make(self) -> Awaitable[bytes]:
         """The answer. Raises `Refused`."""
@@ -42,7 +35,7 @@ class _DataHandler(ForBrowsers):
             self._work = asyncio.ensure_future(self.make())
             body = await self._work
         except Refused as refusal:
-            self._refuse(refusal)
+            self.refuse(refusal)
         except asyncio.CancelledError:
             if self._work is None or not self._work.cancelled():
                 raise
@@ -50,27 +43,13 @@ class _DataHandler(ForBrowsers):
             raise
         except Exception:
             log.exception("%s: failed", self.request.path)
-            self._refuse(Failed("An internal error. The log has the reason."))
+            self.refuse(Failed("An internal error. The log has the reason."))
         else:
-            self._answer(body)
+            self.answer(body)
 
     def on_connection_close(self) -> None:
         if self._work is not None:
             self._work.cancel()
-
-    def _refuse(self, refusal: Refused) -> None:
-        self.set_status(refusal.status)
-        if refusal.retry_after is not None:
-            self.set_header("Retry-After", str(refusal.retry_after))
-        self._answer(msgspec.json.encode({"error": refusal.detail}))
-
-    def _answer(self, body: bytes) -> None:
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-        self.finish(body)  # not awaited: the future raises if the client has disconnected
-
-    def compute_etag(self) -> None:
-        """No ETag: no two answers are equal."""
 
     def parameter(self, name: str) -> str | None:
         return self.get_query_argument(name, None, strip=False) or None

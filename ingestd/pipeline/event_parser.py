@@ -124,6 +124,8 @@ class EventParser:
             None,
             message.links and is_event,
             message.relayed,
+            None,
+            principal.message_life,
         )
         if not is_event:
             self._check_identity(event)

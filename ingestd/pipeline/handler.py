@@ -35,7 +35,7 @@ from .batch_parser import BatchParser
 from .event_parser import EventParser
 from .failures import Failures
 from .intake_reader import IntakeReader
-from .own_format import OwnBatches, OwnEvents
+from .own_format import SINGLE_ONLY, OwnBatches, OwnEvents, check_batch
 from .processor import Processor, Result
 from .request_events import RequestEvents, WatchedEvents
 from .resolver import Resolved
@@ -90,7 +90,7 @@ class Pipeline:
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )
-        self._batch_parser = BatchParser()
+        self._batch_parser = BatchParser(envelope=(SINGLE_ONLY,))
         self._processors = [
             Processor(hooks, partition.store, partition.journal, backpressure)
             for partition, backpressure in zip(partitions, backpressures, strict=True)
@@ -151,7 +151,9 @@ class Pipeline:
         bodies: list[Raw] = []
 
         async def parse() -> None:
-            bodies.extend((await self._batch_parser.parse(request.body)).events)
+            batch = await self._batch_parser.parse(request.body)
+            check_batch(request.endpoint, batch)
+            bodies.extend(batch.events)
             request.events = len(bodies)
 
         principal = await self._admission.admit(request, parse)

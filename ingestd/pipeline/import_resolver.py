@@ -9,7 +9,7 @@ from ingestd.api.journal import IdempotencyKey
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State
 
-from .resolver import MESSAGE_LIFE, Resolved, Resolver, message_key, repeated
+from .resolver import Resolved, Resolver, message_key, repeated
 
 __all__ = ["ImportResolver"]
 
@@ -63,4 +63,4 @@ def _claim_life(event: Event, imported: Imported) -> int:
     Clients no longer repeat the message of an old record. They may use its id again, and so may another record.
     """
     age = event.received_at - imported.received_at if imported.is_record else 0
-    return max(0, MESSAGE_LIFE - max(0, age))
+    return max(0, event.message_life - max(0, age))

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ingestd.api.errors import BadRequest, Refused, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Endpoint, Session
 from ingestd.api.intake import Message, Translation
 
+from .batch_parser import Batch
 from .responses import batch_body, session_body
 
-__all__ = ["OwnBatches", "OwnEvents"]
+__all__ = ["SINGLE_ONLY", "OwnBatches", "OwnEvents", "check_batch"]
+
+SINGLE_ONLY = "anonymousId"
+"""A member that every single event has, and no batch outside its events."""
+
+
+def check_batch(endpoint: Endpoint, batch: Batch) -> None:
+    """Raises `BadRequest` for a signed body that could be a single event, too. Its sender meant one of the two."""
+    if batch.envelope and not endpoint.is_public:
+        raise BadRequest.of_member(f"/{SINGLE_ONLY}", "not in a signed batch outside its events", "purpose")
 
 
 class OwnEvents(Translation):
@@ -20,7 +30,13 @@ class OwnEvents(Translation):
         self._identifies = endpoint.identifies
 
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
-        return Message("identify" if self._identifies else "event", message)
+        if self._identifies:
+            return _identify(self._endpoint, message)
+        if "key" not in message and "traits" in message:
+            raise BadRequest.of_member(
+                "/key", "required, but missing; an identify request has another path", "required"
+            )
+        return Message("event", message)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         (result,) = results
@@ -35,14 +51,15 @@ class OwnBatches(Translation):
         """`type` leaves the event: it belongs to the format of the batch."""
         kind = message.pop("type", "event")
         if kind not in ("event", "identify"):
-            fault = SchemaViolation("/type", 'expected "event" or "identify"')
-            raise BadRequest(
-                f"{fault.pointer}: {fault.message}",
-                code="invalid_envelope",
-                errors=[fault],
-                fault=SchemaFault(fault.pointer, "enum"),
-            )
-        return Message(kind, message)
+            raise BadRequest.of_member("/type", 'expected "event" or "identify"', "enum")
+        return _identify(self._endpoint, message) if kind == "identify" else Message("event", message)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes:
         return batch_body(self._endpoint, results)
+
+
+def _identify(endpoint: Endpoint, message: dict[str, Any]) -> Message:
+    """A signed event is no identify request: whoever sends a copy of it elsewhere must not get a signed link by it."""
+    if "key" in message and not endpoint.is_public:
+        raise BadRequest.of_member("/key", "not in a signed identify request", "purpose")
+    return Message("identify", message)

@@ -15,8 +15,6 @@ from ingestd.hooks.caller import Hooks
 
 __all__ = ["Resolved", "Resolver", "lone_session", "repeated"]
 
-MESSAGE_LIFE = 86_400_000  # milliseconds
-
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
     """The result of an event. A result without a record adds nothing to the journal."""
@@ -77,7 +75,7 @@ class Resolver:
         idempotency_key = None
         if event.message_id is not None:
             value = f"{session.session_id} {session.is_new:d}"
-            idempotency_key = IdempotencyKey(message_key(event.tenant, event.message_id), value, MESSAGE_LIFE)
+            idempotency_key = IdempotencyKey(message_key(event.tenant, event.message_id), value, event.message_life)
         return Resolved(Outcome.ACCEPTED, session, event.to_record(), idempotency_key)
 
 

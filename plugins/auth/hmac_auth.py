@@ -53,6 +53,7 @@ class HmacPlugin:
         self._canonical_process = CanonicalProcess()
         rules = ReplayRules(max_age=options.max_age, require_message_id=options.require_message_id)
         self._check_event = rules.check if rules else None
+        self._message_life = rules.message_life
         self._principals: dict[str, tuple[Key, Principal]] = {}
         """The principals of keys that have signed, each with the key that it was made from."""
 
@@ -148,7 +149,10 @@ class HmacPlugin:
     def _principal(self, key: Key) -> Principal:
         known = self._principals.get(key.id)
         if known is None or known[0] is not key:
-            made = Principal(key.tenant, key.id, key.access, signed=True, check_event=self._check_event)
+            made = Principal(
+                key.tenant, key.id, key.access,
+                signed=True, check_event=self._check_event, message_life=self._message_life,
+            )  # fmt: skip
             known = self._principals[key.id] = key, made
         return known[1]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.events import MESSAGE_LIFE
 from ingestd.api.options import Duration
 from ingestd.api.times import parse_time
 
@@ -26,6 +27,15 @@ class ReplayRules:
     def __bool__(self) -> bool:
         """Whether there is anything to check."""
         return self._max_age is not None or self._require_message_id
+
+    @property
+    def message_life(self) -> int:
+        """Milliseconds for which a message is remembered: longer than `check` takes a copy of it.
+
+        The timestamp may be ahead of the receipt by `_MAX_SKEW`. The clock of the store, or of another daemon, may
+        differ from that of the receipt by as much again.
+        """
+        return MESSAGE_LIFE if self._max_age is None else max(MESSAGE_LIFE, self._max_age.milliseconds + 2 * _MAX_SKEW)
 
     def check(self, body: Mapping[str, Any], received_at: int) -> None:
         """Raises `BadRequest` with all faults."""

@@ -106,7 +106,7 @@ class Compressor:
         with plain.open("rb", buffering=0) as source:
             facts = os.fstat(source.fileno())
             compress = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-            with part.open("xb") as file:
+            with open(part, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 os.fchmod(file.fileno(), stat.S_IMODE(facts.st_mode))
                 while block := source.read(_BLOCK):
                     if self._stopping.is_set() or not os.fstat(source.fileno()).st_nlink:

@@ -303,6 +303,23 @@ def test_sinks_that_cannot_be_reached_may_be_later_and_their_secrets_are_hidden(
         assert secret not in done.stdout + done.stderr
 
 
+def test_connections_that_others_could_read_are_warnings_also_if_nothing_answers(tmp_path: Path) -> None:
+    sinks = {
+        "sinks.far": 'type = "webhook"\nurl = "http://shop:s3cr3t-w0rd@203.0.113.9:9/in"\ntimeout = "200ms"',
+        "sinks.near": 'type = "webhook"\nurl = "http://shop:s3cr3t-w0rd@127.0.0.1:9/in"\ntimeout = "200ms"',
+    }
+    shop = Shop(tmp_path, sinks)
+    store = "store.url=redis://:s3cr3t-w0rd@203.0.113.9:9/0"
+    done = run_ingestd("check", "--json", "--set", store, "--set", "plugins.redis.timeout=200ms", config=shop.config)
+    found = [each for group in ("store", "sinks") for each in json.loads(done.stdout)[group]]
+    warned = {each["name"]: each["text"] for each in found if each["status"] == "warning"}
+    assert warned == {
+        "store.url": "the password is sent to 203.0.113.9 without TLS; use the URL's scheme with TLS, such as rediss",
+        "sinks.far.url": "the password is sent to 203.0.113.9 without TLS; use https",
+    }
+    assert "s3cr3t-w0rd" not in done.stdout + done.stderr
+
+
 def test_a_damaged_file_is_a_permanent_fault(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.serve() as daemon:

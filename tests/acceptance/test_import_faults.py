@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def test_each_faulty_line_is_reported_with_its_place_and_the_others_are_imported
     dry = import_(shop, *arguments, "--dry-run", code=1)
     told = import_(shop, *arguments, code=1)
     assert told == {**dry, "dryRun": False}
+    assert stat.S_IMODE(faults.stat().st_mode) & 0o177 == 0
     assert told["counts"]["imported"] == len(faulty)
     assert sum(told["counts"].values()) == told["lines"] == 2 * len(faulty)
     reports = [json.loads(line) for line in faults.read_bytes().splitlines()]

@@ -278,6 +278,42 @@ def test_no_key_or_secret_is_logged_or_shown(shop: Shop, daemon: Daemon) -> None
     assert shop.server.secret not in shop.command("keys", "list", "--json")
 
 
+EACH = {"anonymousId": "visitor", "userId": "u"}
+IDENTIFY = {**EACH, "traits": {"email": "a@b.example"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "taken"),
+    [
+        ({**EACH, "key": "Page View", "data": {}}, ["/customer-events"]),
+        ({**EACH, "key": "Page View", "data": {}, "traits": {}, "events": [EVENT]}, ["/customer-events"]),
+        ({**EACH, "key": None}, []),
+        (IDENTIFY, ["/identify"]),
+        (EACH, ["/identify"]),
+        ({**IDENTIFY, "type": "identify", "events": [EVENT]}, ["/identify"]),
+        (
+            {"events": [EVENT, {**IDENTIFY, "type": "identify"}], "traits": {}, "key": "Page View"},
+            ["/customer-events/batch"],
+        ),
+    ],
+)
+def test_a_signed_body_is_valid_on_one_path(daemon: Daemon, shop: Shop, body: Any, taken: list[str]) -> None:
+    raw = json.dumps(body).encode()
+    signature = sign(shop.server.secret, raw)
+    for path in ("/customer-events", "/identify", "/customer-events/batch"):
+        answer = daemon.post(path, raw, shop.server.id, x_signature=signature)
+        assert answer.status == (200 if path in taken else 400), (path, answer.body)
+        if path not in taken:
+            assert answer.json()["errors"][0]["pointer"]
+
+
+def test_an_identify_request_of_a_signed_batch_has_no_key(daemon: Daemon, shop: Shop) -> None:
+    raw = json.dumps({"events": [{**IDENTIFY, "type": "identify", "key": "Page View", "data": {}}]}).encode()
+    answer = daemon.post("/customer-events/batch", raw, shop.server.id, x_signature=sign(shop.server.secret, raw))
+    (result,) = answer.json()["results"]
+    assert (result["status"], result["errors"][0]["pointer"]) == (400, "/key")
+
+
 def test_replays_are_refused_if_configured(tmp_path: Path) -> None:
     rules = 'max_age = "1h"\nrequire_message_id = true'
     shop = Shop(tmp_path, {"plugins.hmac_auth": rules})

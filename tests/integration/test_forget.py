@@ -316,9 +316,9 @@ class _Broken:
         return write
 
 
-@pytest.mark.parametrize("writes", range(6))
+@pytest.mark.parametrize("writes", range(8))
 async def test_an_interrupted_command_is_finished_by_the_next_run(tmp_path: Path, writes: int) -> None:
-    """There are five writes: the erasure, the state, and three commits of up to 200 records."""
+    """There are seven writes: the erasure, its mark, the state, three commits of up to 200 records, and the mark."""
     async with sqlite_backend(tmp_path) as backend:
         shop = Shop(backend.store, backend.journal)
         await shop.send(Sent("identify", "shop", "va", "ua"))
@@ -330,7 +330,7 @@ async def test_an_interrupted_command_is_finished_by_the_next_run(tmp_path: Path
         *records, stays, other = await shop.records()
         left = ["write"] * writes
         broken: Any = [_Broken(backend.store, left, {"commit"}), _Broken(backend.journal, left, {"commit", "replace"})]
-        if writes < 5:
+        if writes < 7:
             with pytest.raises(Unavailable, match="killed here"):
                 await Shop(*broken).forget(Who("shop", user="ua"))
         else:

@@ -13,10 +13,15 @@ from tornado.httpclient import AsyncHTTPClient
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import Limited
-from ingestd.api.events import Event
-from ingestd.api.options import Origin, Size
+from ingestd.api.events import Event, Principal, Request
+from ingestd.api.options import Duration, Origin, Size
+from ingestd.api.times import format_time, now
 from ingestd.config import HttpOptions
 from ingestd.http.app import BASE_PATH
+from ingestd.http.routes import OWN_OPERATIONS
+from ingestd.plugins.auth.replays import ReplayRules
+from ingestd.plugins.segment import SegmentPlugin
+from ingestd.plugins.segment.intake import SegmentIntake
 from tests.support.door import PAGE_VIEW, MakeDoor, Slow
 
 
@@ -180,6 +185,62 @@ async def test_the_header_connection_of_a_request_does_not_change_its_answer(
         closed_lines, closed_body = await raw_answer(public.port, origin + b"Connection: close\r\n", body)
         assert plain == kept == (closed_lines - {b"Connection: close"}, closed_body)
         assert b"Connection: close" in closed_lines
+
+
+async def test_a_foreign_page_cannot_send_to_any_path_and_its_body_is_not_kept(tmp_path: Path, door: MakeDoor) -> None:
+    """Browsers send the requests of any page, but for the headers of a script: the `Origin` tells them apart."""
+    shop = Origin("https://shop.example")
+    async with door(
+        tmp_path, SegmentPlugin(SegmentPlugin.Options()), options=HttpOptions(allowed_origins=(shop,))
+    ) as public:
+        body = json.dumps({"writeKey": "shop", "type": "page", "anonymousId": "v", **PAGE_VIEW}).encode()
+        paths = [f"{BASE_PATH}{path}" for path in OWN_OPERATIONS]
+        paths += [route.path for route in SegmentIntake.routes if route.method == "POST"]
+        for path in paths:
+            for origin in ("https://evil.example", "http://shop.example", "null", f"{shop}, https://evil.example"):
+                answer = await public.fetch(path, body, headers={"Origin": origin})
+                assert (answer.code, json.loads(answer.body)["code"]) == (403, "foreign_origin"), (path, origin)
+                assert json.loads(answer.body)["message"]
+                assert answer.headers["Vary"] == "Origin"
+        assert public.counted("forbidden", "") == 8  # /track and /batch
+        assert await public.records() == []
+        reader, writer = await asyncio.open_connection("127.0.0.1", public.port)
+        head = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\nContent-Length: 9000000\r\n\r\n"
+        writer.write(head)
+        assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"  # and it waits for no byte of the body
+        writer.close()
+        for headers in ({}, {"Origin": str(shop)}):
+            assert (await public.fetch("/v1/page", body, headers=headers)).code == 200
+        assert (await public.post(Origin=str(shop))).code == 200
+        assert len(await public.records()) == 3
+
+
+class Signing:
+    """Takes every request as signed, with the rules against replays."""
+
+    def __init__(self, max_age: str) -> None:
+        self._rules = ReplayRules(max_age=Duration.parse(max_age), require_message_id=True)
+
+    @hookimpl
+    def authenticate(self, request: Request) -> Principal:
+        rules = self._rules
+        return Principal("shop", "key", signed=True, check_event=rules.check, message_life=rules.message_life)
+
+
+@pytest.mark.parametrize("max_age", ["1m", "24h", "100h"])
+async def test_a_copy_of_a_signed_event_is_known_until_it_is_too_old(
+    tmp_path: Path, door: MakeDoor, max_age: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, most = now(), Duration.parse(max_age).milliseconds
+    ahead = min(most, 300_000)  # the sender's clock is wrong by as much as is tolerated
+    body = {**PAGE_VIEW, "messageId": "m", "timestamp": format_time(received + ahead)}
+    async with door(tmp_path, Signing(max_age)) as public:
+        answers = []
+        for later in (0, most, most + ahead - 1, most + ahead, most + ahead + 1):
+            monkeypatch.setattr("ingestd.api.times.now", lambda later=later: received + later)
+            answers.append((await public.post(body)).code)
+        assert answers == [200, 200, 200, 200, 400]
+        assert (public.counted("accepted"), public.counted("duplicate")) == (1, 3)
 
 
 async def test_a_request_may_name_its_scheme_and_host(tmp_path: Path, door: MakeDoor) -> None:

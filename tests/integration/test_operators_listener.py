@@ -123,9 +123,31 @@ async def test_a_stream_of_events_answers_head_and_refuses_what_it_does_not_know
         for query in ("outcome=lost", "outcome=invalid&outcome=x", "type=page"):
             answer = await listener.ask(f"/events?{query}", "Host: localhost")
             assert answer.status == 400
-        for site in ("cross-site", "same-site"):
-            answer = await listener.ask("/events", "Host: localhost", f"Sec-Fetch-Site: {site}")
-            assert answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("status", "lines"),
+    [
+        (200, []),
+        (200, ["User-Agent: curl/7.88.1", "Accept: */*"]),
+        (200, ["User-Agent: Mozilla/5.0", "X-Ingestd-Page: 1", "Referer: http://10.0.0.1:9464/"]),
+        (200, ["User-Agent: Mozilla/5.0", "Sec-Fetch-Site: none"]),
+        (200, ["User-Agent: Mozilla/5.0", "Sec-Fetch-Site: same-origin"]),
+        (403, ["User-Agent: Mozilla/5.0", "Sec-Fetch-Site: same-site"]),
+        (403, ["User-Agent: Mozilla/5.0", "Sec-Fetch-Site: cross-site"]),
+        (403, ["User-Agent: Mozilla/5.0", "Accept: image/webp"]),
+        (403, ["User-Agent: A browser of its own", "Referer: http://evil.example/"]),
+        (403, ["Origin: null"]),
+    ],
+)
+async def test_a_page_of_another_site_takes_no_place_of_viewers(status: int, lines: list[str]) -> None:
+    """Without TLS and off loopback, browsers do not tell the site. The first request for another header is OPTIONS."""
+    async with listening() as listener:
+        for path in ("/status.json", "/events"):
+            answer = await listener.ask(path, "Host: 10.0.0.1:9464", *lines, method="HEAD")
+            assert answer.status == status
+            assert "access-control-allow-origin" not in answer.headers
+        assert (await listener.ask("/metrics", "Host: 10.0.0.1:9464", *lines)).status == 200
 
 
 async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:

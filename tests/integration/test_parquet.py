@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+import stat
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,7 @@ async def test_columns_have_types_and_folders_are_named_by_type_and_date(tmp_pat
         f"type=shop%3Aa%2Fb%20%C5%BC/date=2026-11-20/{name}",
         f"type=shop%3Aa%2Fb%20%C5%BC/date=2026-11-21/{name}",
     ]
+    assert all(stat.S_IMODE((tmp_path / "lake" / file).stat().st_mode) & 0o137 == 0 for file in files)
     (row,) = pq.read_table(tmp_path / "lake" / files[0], partitioning=None).to_pylist()
     assert row.pop("received_at").timestamp() * 1000 == event.at
     assert row.pop("timestamp").isoformat() == "2026-11-21T04:05:06+00:00"

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest
+from ingestd.api.events import MESSAGE_LIFE
 from ingestd.api.options import Duration
 from ingestd.api.times import format_time, parse_time
 from ingestd.plugins.auth.replays import ReplayRules
@@ -19,10 +20,10 @@ SECOND, MINUTE = 1000, 60_000
 DAY = Duration.parse("24h")
 
 
-def refusal(rules: ReplayRules, body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+def refusal(rules: ReplayRules, body: Mapping[str, Any], at: int = NOW) -> tuple[str, list[str]] | None:
     """The code and the pointers of the refusal, None if the body is accepted."""
     try:
-        rules.check(body, NOW)
+        rules.check(body, at)
     except BadRequest as refused:
         return refused.code, [fault.pointer for fault in refused.errors]
     return None
@@ -46,6 +47,20 @@ def test_a_time_is_taken_from_max_age_ago_to_a_little_ahead(max_age: int, ago: i
     rules = ReplayRules(max_age=Duration(max_age / 1000), require_message_id=False)
     taken = -min(max_age, 5 * MINUTE) <= ago <= max_age
     assert refusal(rules, sent(NOW - ago)) == (None if taken else ("stale_timestamp", ["/timestamp"]))
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2 * 10**9), st.integers(-(10**9), 10**9))
+def test_a_copy_is_too_old_before_its_message_is_forgotten(max_age: int, later: int, ago: int) -> None:
+    rules = ReplayRules(max_age=Duration(max_age / 1000), require_message_id=True)
+    body = {"messageId": "m", "timestamp": format_time(NOW - ago)}
+    assume(refusal(rules, body) is None)
+    for after in (later, max_age - ago, max_age + 5 * MINUTE):  # the second is the last moment at which a copy is taken
+        if after >= 0 and refusal(rules, body, NOW + after) is None:
+            assert after + 5 * MINUTE <= rules.message_life, "another daemon's clock may differ by five minutes"
+
+
+def test_without_max_age_messages_are_remembered_as_those_of_public_keys() -> None:
+    assert ReplayRules(max_age=None, require_message_id=True).message_life == MESSAGE_LIFE
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,24 @@ def test_hashes_of_very_short_members_have_a_bound_in_each_event() -> None:
     assert event.data["products"] == [{"sku": hashed(each["sku"].encode())} for each in products]
 
 
+def test_a_pointer_into_traits_covers_every_place_where_sdks_have_traits() -> None:
+    plugin = make(
+        drop=["/traits/phone", "/traits/address/city"], hash=["/traits/email", "/context/traits/phone", "/traits/x*"],
+        secret=SECRET,
+    )  # fmt: skip
+    traits = {"email": "e", "phone": "p", "plan": "gold", "address": {"city": "c"}}
+    left = {"email": hashed(b"e"), "plan": "gold", "address": {}}
+    groups = {"groups": {"g": traits, "h": {"email": "f"}}}
+    event = scrubbed(plugin, traits={**traits, **groups}, context={"traits": traits}, extra={"traits": traits})
+    assert event.traits == {**left, "groups": {"g": left, "h": {"email": hashed(b"f")}}}
+    assert event.context == {"traits": left}  # what is dropped is not hashed
+    assert event.extra == {"traits": left}
+    every = scrubbed(
+        make(hash=["/traits/*", "/context/traits/email"], secret=SECRET), context={"traits": {"email": "e", "a": "b"}}
+    )
+    assert every.context == {"traits": {"email": hashed(b"e"), "a": hashed(b"b")}}
+
+
 NAMES = st.sampled_from(["a", "b", "*", "0", "1", "a/b", "~"])
 VALUES = st.recursive(
     st.none() | st.integers(0, 3) | st.text("ab", max_size=2),

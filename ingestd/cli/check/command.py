@@ -33,6 +33,7 @@ from ingestd.validation.validator import Validator
 
 from .config_faults import every_fault
 from .report import Report
+from .risks import show_risks, url_risks
 from .store import look_at_store
 
 __all__ = ["check", "refuse"]
@@ -49,8 +50,10 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     sinks, faults = _make_sinks(config, plugins, keys)
     report.hide([consumer.sink.options for consumer in sinks])
     faulty = {PREFIX + finding.name for finding in faults}
+    report.add("store", show_risks(url_risks(config)))
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
-    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks))])
+    risks = [risk for consumer in sinks for risk in consumer.sink.risks()]
+    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks)), *show_risks(risks)])
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])
     _print(report, as_json=arguments.json)

@@ -2,9 +2,11 @@
 
 The command works in this order, so that an interrupted command can run again:
 
-1. It appends an `erasure` record with the ids of the person.
+1. It appends an `erasure` record with the ids of the person, and notes it for running daemons, which then drop texts
+   of people from their memory.
 2. The plugins delete their state of the person.
-3. It blanks the person's records before the erasure, and their copies in the dead letters of sinks.
+3. It blanks the person's records before the erasure, their copies in the dead letters of sinks, and reasons of sinks.
+4. It notes that for running daemons, which read records in their hands again.
 
 Links and records name a user's visitors as long as they exist. After that, the erasure names them.
 """
@@ -30,6 +32,7 @@ from ingestd.api.terminal import printable, table
 from ingestd.api.times import format_time, now
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
+from ingestd.consumers.erasures import note_erasure
 from ingestd.hooks.caller import Hooks
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
@@ -129,6 +132,7 @@ class Forgetting:
             if len(self._traces) == known:
                 break
             await self._ask()  # a visitor was linked to the person meanwhile, and the erasure must name it too
+        await self._note("begun")  # a run that is killed leaves nothing in the memory of daemons either
         counts: Counter[str] = Counter()
         for person in self._persons():
             counts.update(await self._forget(person))
@@ -139,6 +143,8 @@ class Forgetting:
         # Records that consumers derived meanwhile from records that were not blank yet.
         counts["records"] += await self._blank(position, await self._journal.last(), derived=True)
         counts["dead letters"] += await self._letters.blank()  # and new dead letters of such records
+        await self._letters.blank_failures()
+        await self._note("blanked")
         return counts
 
     async def _ask(self) -> None:
@@ -167,6 +173,11 @@ class Forgetting:
             "anonymousIds": traces.anonymous_ids,
         })  # fmt: skip
         return await self._journal.commit([Record(ERASURE, at, body)], self._store.begin(at))
+
+    async def _note(self, phase: str) -> None:
+        state = self._store.begin(now())
+        await note_erasure(state, f"{self.erasure} {phase}")
+        await self._store.commit(state)
 
     # The state of plugins
 

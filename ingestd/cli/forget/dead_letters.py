@@ -1,18 +1,27 @@
-"""The dead letters of a person. They are copies of records, so they are blanked like the journal's records."""
+"""The dead letters of sinks, of which `forget` blanks records and reasons.
+
+They are copies of records, so they are blanked like the journal's records. A reason is a text of the sink. It may quote
+any record of its batch, and nobody can tell whose. So all reasons of the tenant go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
 
 from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.api.times import now
-from ingestd.delivery.dead_letters import DeadLetter, read_letters, replace_letter
-from ingestd.delivery.progress import load_progress
+from ingestd.consumers.erasures import REMOVED
+from ingestd.delivery.dead_letters import DeadLetter, change_letter, read_letters
+from ingestd.delivery.progress import load_last_failure, load_progress, save_last_failure
 from ingestd.delivery.sink_consumer import PREFIX
 
-from .traces import Traces, blanked
+from .traces import ERASURE, Traces, blanked
 
 __all__ = ["DeadLetters"]
 
@@ -20,11 +29,15 @@ _BATCH = 200  # letters blanked in one commit
 _BATCH_BYTES = 1024 * 1024  # a commit whose letters reach this size has fewer of them
 _ATTEMPTS = 5
 
-_Change = tuple[DeadLetter, bytes]
+
+class _Change(NamedTuple):
+    letter: DeadLetter
+    changed: DeadLetter
+    is_persons: bool
 
 
 class DeadLetters:
-    """The dead letters of a person in all sinks, including sinks that are not configured any more."""
+    """The dead letters of a tenant in all sinks, including sinks that are not configured any more."""
 
     def __init__(self, store: Store, journal: Journal, traces: Traces) -> None:
         self._store = store
@@ -38,10 +51,11 @@ class DeadLetters:
                 self._traces.learn(letter.to_record())
 
     async def count(self) -> int:
-        return sum([len(batch) async for _, batch in self._batches()])
+        """The number of the person's letters."""
+        return sum([sum(each.is_persons for each in batch) async for _, batch in self._batches()])
 
     async def blank(self) -> int:
-        """Blank the letters, also while a sink uses them. Returns their number.
+        """Blank the letters, also while a sink uses them. Returns the number of the person's.
 
         Raises `CommandError`, `Unavailable`.
         """
@@ -51,15 +65,25 @@ class DeadLetters:
             async for sink, batch in self._batches():
                 is_clean = False
                 state = self._store.begin(now())
-                replaced = [letter.number for letter, body in batch if await replace_letter(state, sink, letter, body)]
+                replaced = [each for each in batch if await change_letter(state, sink, each.letter, each.changed)]
                 try:
                     await self._store.commit(state)
                 except WriteConflict:  # the next attempt finds them again
                     continue
-                done.update((sink, number) for number in replaced)
+                done.update((sink, each.letter.number) for each in replaced if each.is_persons)
             if is_clean:
                 return len(done)
         raise CommandError("the dead letters of this person keep changing; run the command again")
+
+    async def blank_failures(self) -> None:
+        """Remove the reasons why sinks fail at present. A running daemon removes its own, and keeps what it finds."""
+        for sink in await self._sinks():
+            state = self._store.begin(now())
+            failure = await load_last_failure(state, sink)
+            if failure is not None:
+                await save_last_failure(state, sink, msgspec.structs.replace(failure, reason=REMOVED))
+                with suppress(WriteConflict):  # it has failed once more, or works again
+                    await self._store.commit(state)
 
     async def _sinks(self) -> list[str]:
         """The sinks with a cursor in the journal. A sink without a cursor has received nothing."""
@@ -74,18 +98,29 @@ class DeadLetters:
                 yield letter
 
     async def _batches(self) -> AsyncIterator[tuple[str, list[_Change]]]:
-        """The person's dead letters, each with its blanked body. A batch has letters of one sink."""
+        """The letters to change. A batch has letters of one sink."""
         for sink in await self._sinks():
             batch: list[_Change] = []
             size = 0
             async for letter in self._read(sink):
-                body = blanked(letter.to_record(), self._traces)
-                if body is None:
+                change = self._change(letter)
+                if change is None:
                     continue
-                batch.append((letter, body))
-                size += len(letter.record) + len(body)
+                batch.append(change)
+                size += letter.size + change.changed.size
                 if len(batch) == _BATCH or size >= _BATCH_BYTES:
                     yield sink, batch
                     batch, size = [], 0
             if batch:
                 yield sink, batch
+
+    def _change(self, letter: DeadLetter) -> _Change | None:
+        record = letter.to_record()
+        if letter.type == ERASURE or record.envelope().tenant != self._traces.tenant:
+            return None
+        body = blanked(record, self._traces)
+        if body is None and letter.reason == REMOVED:
+            return None
+        kept = letter.record if body is None else msgspec.Raw(body)
+        changed = msgspec.structs.replace(letter, record=kept, reason=REMOVED)
+        return _Change(letter, changed, body is not None)

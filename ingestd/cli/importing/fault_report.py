@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,9 @@ class FaultReport:
         self._file: IO[str] | None = None
         if path is not None:
             try:
-                self._file = path.open("w", encoding="utf-8")
+                # The lines quote values of customers, so the file is for its owner only.
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                self._file = os.fdopen(descriptor, "w", encoding="utf-8")
             except OSError as error:
                 raise CommandError(f"{path}: {error.strerror}") from None
 

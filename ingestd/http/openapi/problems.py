@@ -135,6 +135,11 @@ PROBLEMS = (
         _if_signed,
     ),
     Problem(
+        Forbidden("Pages of this origin may not send events.", code="foreign_origin"),
+        "the header `Origin` names an origin that may not send",
+        _always,
+    ),
+    Problem(
         UnknownKey('"Order Complete" is not a supported event key; did you mean "Order Completed"?'),
         "`key` is not an event key",
         _if_single_event,

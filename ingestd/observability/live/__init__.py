@@ -40,12 +40,19 @@ class LiveEvents:
         """Show what this allows. If that is something else, all viewers have to come again."""
         if disclosure != self.disclosure:
             self.disclosure = disclosure
-            self._end_all()
+            self.forget()
 
     def close(self) -> None:
         """End all streams at once. There are no more viewers then."""
         self._closed = True
-        self._end_all()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all events. Viewers come again, and their pages drop theirs."""
+        self._streams = {}
+        self.watched = False
+        for viewer in self._viewers:
+            viewer.end()
 
     def offer(self, arrival: Arrival) -> None:
         """Show an event to the viewers that want it."""
@@ -105,9 +112,3 @@ class LiveEvents:
         if stream.left == left and stream not in self._viewers.values() and self._streams.get(wanted) is stream:
             del self._streams[wanted]
             self.watched = bool(self._streams)
-
-    def _end_all(self) -> None:
-        self._streams = {}
-        self.watched = False
-        for viewer in self._viewers:
-            viewer.end()

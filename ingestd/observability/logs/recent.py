@@ -128,6 +128,14 @@ class RecentLines(logging.Handler):
         self._kinds.add(kind, line)
         self._kinds.shrink(_KEPT)
 
+    def forget(self) -> None:
+        """Drop all lines, because errors may quote a person. Any thread may call it."""
+        self.acquire()
+        try:
+            self._kinds = _Kinds()
+        finally:
+            self.release()
+
     def newest_first(self) -> list[RecentLine]:
         """The lines, newest first. Any thread may call it."""
         self.acquire()

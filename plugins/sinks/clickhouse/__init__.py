@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 
@@ -53,6 +55,12 @@ class ClickHouseSink(Sink):
         """None until the table has been inspected, and after a failure."""
         self._partition = ""
         """The partition of the batch in progress."""
+
+    def risks(self) -> Sequence[str]:
+        options = self.options
+        if urlsplit(options.url).scheme == "https" or not (options.password or has_credentials(options.url)):
+            return ()
+        return password_in_clear(f"sinks.{self.name}.url", options.url, "use https")
 
     async def open(self) -> None:
         self._layout = None

@@ -20,6 +20,7 @@ from typing import Any
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.exposure import password_in_clear
 from ingestd.api.sink import Sink
 
 from .messages import Message, MessageMaker
@@ -62,6 +63,13 @@ class KafkaSink(Sink):
         self._topics = Topics(options)
         self._producer = Producer(options)
         self._thread: ThreadPoolExecutor | None = None
+
+    def risks(self) -> Sequence[str]:
+        options = self.options
+        if options.user is None or options.tls or options.ca_file or options.certificate:
+            return ()
+        brokers = f"kafka://{','.join(options.brokers)}"
+        return password_in_clear(f"sinks.{self.name}.password", brokers, f"set sinks.{self.name}.tls = true")
 
     async def open(self) -> None:
         await self.close()

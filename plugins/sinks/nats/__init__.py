@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
+from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 from .connection import Connection
@@ -41,6 +42,17 @@ class NatsSink(Sink):
         self._stream = Stream(options, self._subject)
         self._servers = Servers(name, options)
         self._connection: Connection | None = None
+
+    def risks(self) -> Sequence[str]:
+        options = self.options
+        urls = [(f"sinks.{self.name}.url", options.url)] if options.url else []
+        urls += [(f"sinks.{self.name}.servers[{index}]", url) for index, url in enumerate(options.servers)]
+        return [
+            risk
+            for option, url in urls
+            if url.startswith("nats:") and has_credentials(url) and options.ca_file is None
+            for risk in password_in_clear(option, url, "use tls://")
+        ]
 
     async def open(self) -> None:
         await self.close()

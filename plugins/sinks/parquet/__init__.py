@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
+from ingestd.api.exposure import remote_host
 from ingestd.api.sink import Sink, Span
 
 from .options import ParquetOptions, check_target
@@ -68,6 +69,17 @@ class ParquetSink(Sink):
         self._buffer: FileBuffer = FileBuffer()
         self._thread: ThreadPoolExecutor | None = None
         self._job: asyncio.Future[None] | None = None
+
+    def risks(self) -> Sequence[str]:
+        options = self.options
+        given = {**dict(parse_qsl(urlsplit(options.url or "").query)), **options.storage}
+        endpoint = str(given.get("endpoint_override", ""))
+        if not endpoint.startswith("http://") and given.get("scheme") != "http":
+            return ()
+        host = remote_host(endpoint if "://" in endpoint else f"//{endpoint or 'the object storage'}")
+        if host is None:
+            return ()
+        return [f"sinks.{self.name}.storage: the records are sent to {host} without TLS; use an endpoint with https"]
 
     async def open(self) -> None:
         self._buffer = self._new_buffer()

@@ -65,7 +65,7 @@ class LocalFolder:
         self._make_folders(whole.parent)
         part = whole.with_name(f".{whole.name}.part")
         try:
-            with part.open("wb") as file:
+            with open(part, "wb", opener=_open_private) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -253,6 +253,11 @@ def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, st
     import fsspec
 
     return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **arguments))), rest.rstrip("/")
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Other users of the machine must not read events of customers. The umask may take more away."""
+    return os.open(path, flags, 0o640)
 
 
 def _sync(folder: Path) -> None:

@@ -25,7 +25,7 @@ from ingestd.api.sink import Sink
 from .connection import connect, disconnect
 from .copying import copy, new_rows
 from .errors import DataRefused, told
-from .options import PostgresOptions, check_url
+from .options import PostgresOptions, check_url, not_verified
 from .rows import Row, make_rows
 from .table import Table
 
@@ -58,6 +58,15 @@ class PostgresSink(Sink):
         self._look_first = True
         self._takes_rows = False
         """Whether the server has taken rows on this connection."""
+
+    def risks(self) -> Sequence[str]:
+        host = not_verified(self.options.url)
+        if host is None:
+            return ()
+        return [
+            f"sinks.{self.name}.url: the certificate of {host} is not verified, so another server could take its"
+            " place and get the password and the records; add sslmode=verify-full, and sslrootcert=FILE"
+        ]
 
     async def open(self) -> None:
         async with self._connected():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from ingestd.api.errors import ConfigError
+from ingestd.api.exposure import is_local, remote_host
 from ingestd.api.options import Options, Url
 
-__all__ = ["PostgresOptions", "check_url"]
+__all__ = ["PostgresOptions", "check_url", "not_verified"]
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
@@ -35,3 +37,18 @@ def check_url(url: str, option: str) -> None:
             f"{option}: expected postgresql://user:password@host:port/database;"
             " in a password, write / ? # @ : % and letters beyond ASCII as %2F …"
         )
+
+
+def not_verified(url: str) -> str | None:
+    """The host of a server on another machine whose certificate asyncpg does not verify with its name, or None.
+
+    As asyncpg reads them, the environment has what the URL lacks.
+    """
+    given = parse_qs(urlsplit(url).query)
+    mode = given.get("sslmode", [os.environ.get("PGSSLMODE", "")])[-1]
+    if mode.replace("_", "-") == "verify-full":
+        return None
+    if urlsplit(url).netloc.rpartition("@")[2]:
+        return remote_host(url)
+    hosts = given.get("host", [os.environ.get("PGHOST", "")])[-1]
+    return next((host for host in hosts.split(",") if not is_local(host)), None)

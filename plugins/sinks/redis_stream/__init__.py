@@ -19,6 +19,7 @@ from msgspec import Meta
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
+from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.options import Options, Url
 from ingestd.api.sink import Sink
 
@@ -59,6 +60,12 @@ class RedisStreamSink(Sink):
         self._largest = _LARGEST
         self._sure = False
         """Whether the stream is known to have the whole last write."""
+
+    def risks(self) -> Sequence[str]:
+        url = self.options.url
+        if not url.startswith("redis:") or not has_credentials(url):
+            return ()
+        return password_in_clear(f"sinks.{self.name}.url", url, "use rediss://")
 
     async def open(self) -> None:
         self._sure = False

@@ -23,10 +23,12 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http.client import responses
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.ids import named_uuid
 from ingestd.api.sink import Sink
 
@@ -39,6 +41,7 @@ __all__ = ["WebhookSink", "register_sinks"]
 
 _MOST_AFTER = 3600.0
 _TROUBLES = (408, 425, 429)  # and 5xx: failures of the receiver, not of a record
+_SECRET_HEADER = re.compile(r"auth|token|key|secret|password|cookie", re.IGNORECASE)
 
 
 @hookimpl
@@ -75,6 +78,15 @@ class WebhookSink(Sink):
         self._outcomes.clear()
         if reasons:
             raise SinkReject(reasons)
+
+    def risks(self) -> Sequence[str]:
+        options, path = self.options, f"sinks.{self.name}"
+        if urlsplit(options.url).scheme == "https":
+            return ()
+        secret = next((name for name in options.headers if _SECRET_HEADER.search(name)), None)
+        if secret is not None:
+            return password_in_clear(f"{path}.headers.{secret}", options.url, "use https")
+        return password_in_clear(f"{path}.url", options.url, "use https") if has_credentials(options.url) else ()
 
     async def check(self) -> None:
         await self._target.check()

@@ -56,7 +56,8 @@ async def _apply(database: Database, commits: Commits, number: int, text: bytes)
         if replacements:
             commits.tail.forget()
         await commits.commit(state, records, also=partial(_do, number, answer, replacements))
-        database.cleaner.due |= bool(replacements)
+        if replacements:
+            database.cleaner.records_blanked()
     except (msgspec.DecodeError, TypeError, Failed) as error:
         # The request is of another version, or cannot be stored. It must not block later requests.
         _log.warning("a command's request cannot be done: %s", error)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError
+from ingestd.api.errors import CommandError, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
@@ -77,6 +78,8 @@ class Database:
         """Close the file once all gathered transactions are written."""
         if self.commits is not None:
             await self.commits.finish()
+            with suppress(Unavailable):  # the file is on a disk that fails
+                await self.cleaner.step()
         await self.connections.close()
         self.commits = None
 
@@ -119,7 +122,7 @@ class Database:
         self.commits.tail.forget()
         counts: list[int] = []
         await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))
-        self.cleaner.due = True
+        self.cleaner.records_blanked()
         return counts[-1]
 
     async def renewals_of(self, kind: str) -> Mapping[str, str]:

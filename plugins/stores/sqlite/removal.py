@@ -1,7 +1,8 @@
-"""Removal of private data from the file: bodies of records, and old content of the write-ahead log.
+"""Removal of private data from the file: bodies of records, and old content of the write-ahead log and of free space.
 
-The connections overwrite deleted data (`secure_delete`), so the database keeps none of it. The write-ahead log keeps
-it until it is overwritten, which can take long on a quiet day.
+The connections overwrite deleted data (`secure_delete`). Two kinds of copies remain. The write-ahead log keeps content
+until it is overwritten, which can take long on a quiet day. And a page that is split keeps copies of the rows that left
+it, in its free space. A small file is written anew for that reason.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .connections import Connections
 __all__ = ["Cleaner", "Replacement", "make_replacement", "replace_bodies"]
 
 _MANY = 128  # rows of one statement
+_MOST_REWRITTEN = 32 << 20  # bytes, which take some tenths of a second, in which no event is stored
 
 
 class Replacement(NamedTuple):
@@ -81,10 +83,18 @@ class Cleaner:
 
     def __init__(self, connections: Connections, entries: Entries) -> None:
         self.due = False
+        self._blanked = False
         self._connections = connections
         self._entries = entries
 
+    def records_blanked(self) -> None:
+        """A person was forgotten, and the file is to be written anew, if it is small."""
+        self.due = self._blanked = True
+
     async def step(self) -> None:
+        if self._blanked:
+            self._blanked = False
+            await self._connections.change(_rewrite)
         if not self.due and not self._entries.deleted:
             return
         self.due = self._entries.deleted = False
@@ -94,6 +104,12 @@ class Cleaner:
             self.due = True
             raise
         self.due = self.due or not emptied
+
+
+def _rewrite(connection: sqlite3.Connection) -> None:
+    (pages,), (size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    if pages * size <= _MOST_REWRITTEN:
+        connection.execute("VACUUM")
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:

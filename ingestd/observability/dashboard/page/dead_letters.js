@@ -10,7 +10,7 @@
     if (before) parameters.set("before", before);
     const mine = (asked = parameters);
     try {
-      const answer = await fetch(`dead-letters.json?${parameters}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+      const answer = await askDaemon(`dead-letters.json?${parameters}`, { signal: AbortSignal.timeout(PATIENCE) });
       const page = await answer.json();
       if (asked !== mine) return;
       if (answer.ok) show(page, before);

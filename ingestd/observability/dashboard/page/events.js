@@ -4,6 +4,7 @@
 
 const MOST_EVENTS = 300;
 const HIDDEN_FOR = 300_000; // milliseconds in another tab, after which the stream ends
+const RETRY = 1000;
 const FULL_RETRY = 10_000;
 const OUTCOMES = ["accepted", "duplicate", "dropped", "invalid", "unauthorized", "forbidden", "unknown_key", "too_large", "limited", "unavailable", "failed"];
 const REFUSED = OUTCOMES.slice(3);
@@ -52,53 +53,55 @@ function fillEventChoices(keys) {
 
 // The connection
 
-function connect() {
+// `EventSource` can send no header, so the stream of server-sent events is read here.
+async function connect() {
   disconnect();
+  const source = (live.source = new AbortController());
   const query = new URLSearchParams(live.query);
   if (live.lastId) query.set("after", live.lastId);
-  const source = new EventSource(`events?${query}`);
-  live.source = source;
-  source.addEventListener("hello", (message) => greeted(JSON.parse(message.data)));
-  source.addEventListener("rows", (message) => {
-    live.lastId = message.lastEventId;
-    takeRows(JSON.parse(message.data));
-  });
-  source.addEventListener("error", () => {
-    setConnected(false);
-    if (source.readyState === EventSource.CLOSED) askWhy();
-  });
+  let reason = "The daemon does not answer.";
+  let pause = FULL_RETRY;
+  try {
+    const answer = await askDaemon(`events?${query}`, { signal: source.signal });
+    if (answer.ok) {
+      reason = "The connection was lost.";
+      pause = RETRY;
+      await readMessages(answer.body.pipeThrough(new TextDecoderStream()).getReader());
+    } else if (answer.status === 503) reason = "As many pages as possible show live events already, or the daemon is about to stop.";
+    else if (answer.status === 400) reason = "The daemon does not take this selection.";
+  } catch {
+    // the daemon does not answer, or the connection was lost
+  }
+  if (live.source !== source) return;
+  Object.assign(live, { source: null, connected: false });
+  live.again = setTimeout(connect, pause);
+  setText(at("live-count"), `${reason} This view tries again.`);
+}
+
+async function readMessages(reader) {
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const messages = (text + part.value).split("\n\n");
+    text = messages.pop();
+    messages.forEach(takeMessage);
+  }
+}
+
+function takeMessage(message) {
+  const fields = new Map(message.split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]));
+  if (fields.get("event") === "hello") greeted(JSON.parse(fields.get("data")));
+  if (fields.get("event") === "rows") takeRows(JSON.parse(fields.get("data")));
+  if (fields.has("id")) live.lastId = fields.get("id");
 }
 
 function disconnect() {
-  live.source?.close();
-  live.source = null;
+  live.source?.abort();
+  Object.assign(live, { source: null, connected: false });
   clearTimeout(live.again);
 }
 
-// A stream that the daemon refuses has no reason for scripts, so the reason is asked for.
-async function askWhy() {
-  disconnect();
-  let reason = "The daemon does not answer.";
-  try {
-    const answer = await fetch(`events?${live.query}`, { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(8000) });
-    if (answer.status === 503) reason = "As many pages as possible show live events already, or the daemon is about to stop.";
-    else if (answer.status === 400) reason = "The daemon does not take this selection.";
-    else if (answer.ok) reason = "The connection was lost.";
-  } catch {
-    // the daemon does not answer
-  }
-  if (present !== "events" || live.source) return;
-  setText(at("live-count"), `${reason} This view tries again.`);
-  live.again = setTimeout(connect, FULL_RETRY);
-}
-
-function setConnected(connected) {
-  if (live.connected && !connected) setText(at("live-count"), "The connection was lost. This view tries again.");
-  live.connected = connected;
-}
-
 function greeted({ continues, showData, keys }) {
-  setConnected(true);
+  live.connected = true;
   if (!continues) Object.assign(live, { first: -1, came: 0, received: 0, events: [], waiting: [], lastId: "" });
   live.showData = showData;
   fillEventChoices(keys);

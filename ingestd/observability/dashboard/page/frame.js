@@ -6,6 +6,9 @@ const setText = (element, text) => {
   if (element.textContent !== text) element.textContent = text;
 };
 
+// Asks the daemon. A page of another site cannot send this header, so only this page may take up what the daemon has little of.
+const askDaemon = (address, options) => fetch(address, { cache: "no-store", headers: { "X-Ingestd-Page": "1" }, ...options });
+
 // Numbers and times
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });

@@ -28,7 +28,7 @@
     tell("Reading the journal …");
     at("journey-result").hidden = true;
     try {
-      const answer = await fetch(`journey.json?${text}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
+      const answer = await askDaemon(`journey.json?${text}`, { signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
       const journey = await answer.json();
       if (asked === text) show(journey, parameters, answer.ok);
     } catch {

@@ -378,7 +378,7 @@ async function ask() {
   clearTimeout(timer);
   const address = location.search;
   try {
-    const answer = await fetch(`status.json${address}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    const answer = await askDaemon(`status.json${address}`, { signal: AbortSignal.timeout(PATIENCE) });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const status = await answer.json();
     if (address === location.search) show(status);

@@ -1,0 +1,26 @@
+"""Warnings of connections that somebody on their way could read or fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ingestd.api.check_result import CheckResult
+from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.config import Config
+
+__all__ = ["show_risks", "url_risks"]
+
+_WITH_TLS = {"https", "rediss", "tls"}
+
+
+def url_risks(config: Config) -> Iterator[str]:
+    """The risks of the URLs of store and journal."""
+    for option, url in (("store.url", config.store.url), ("journal.url", config.journal.url)):
+        if url and has_credentials(url) and url.partition(":")[0].partition("+")[0] not in _WITH_TLS:
+            yield from password_in_clear(option, url, "use the URL's scheme with TLS, such as rediss")
+
+
+def show_risks(risks: Iterable[str]) -> Iterator[CheckResult]:
+    for risk in risks:
+        option, _, text = risk.partition(": ")
+        yield CheckResult(option, text, "warning")

@@ -1,0 +1,52 @@
+"""Drops texts of people from the daemon's memory after `ingestd forget`, which another process runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ingestd.api import times
+from ingestd.api.backend import Partition
+from ingestd.api.errors import Unavailable
+from ingestd.consumers.erasures import last_erasure
+from ingestd.consumers.group import Consumers
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.observability.live import LiveEvents
+from ingestd.observability.logs import RecentLines
+
+__all__ = ["Forgotten"]
+
+_PERIOD = 1.0  # seconds
+
+
+class Forgotten:
+    """Follows the erasures of each partition.
+
+    The memory has live events, the last lines of the log, the last errors of consumers, and records in their hands.
+    Nobody can tell which of the texts are of the person, so all go.
+    """
+
+    def __init__(
+        self, partitions: Sequence[Partition], consumers: PartitionConsumers, live: LiveEvents, lines: RecentLines
+    ) -> None:
+        self._parts = [*zip(partitions, consumers.groups, strict=True)]
+        self._live = live
+        self._lines = lines
+        self._known: dict[str, str | None] = {}
+        """The last erasure of each partition, without those that could not be read yet."""
+
+    async def follow(self) -> None:
+        while True:
+            await asyncio.gather(*(self._look(*part) for part in self._parts))
+            await asyncio.sleep(_PERIOD)
+
+    async def _look(self, partition: Partition, group: Consumers) -> None:
+        with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
+            erasure = await last_erasure(partition.store.begin(times.now()))
+            if self._known.setdefault(partition.name, erasure) == erasure:
+                return
+            self._known[partition.name] = erasure
+            group.person_forgotten()
+            self._live.forget()
+            self._lines.forget()
