@@ -245,6 +245,8 @@ class Pipeline:
             while is_first or parts.left:
                 async with processor.backpressure.turn(parts.next_weight(), place.sender):
                     steps = await pace.begin(place.sender)
+                    if processor.store.may_conflict:
+                        steps.share = 0.5  # about a half is done when the state has been loaded
                     try:
                         coming = parts.read(steps)
                         stored += await _store(processor, _check_first(processor, coming) if is_first else coming)

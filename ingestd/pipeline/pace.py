@@ -127,12 +127,14 @@ _ALONE = Pace()
 class Steps:
     """The steps of one piece of long work on the event loop. It begins with the first step."""
 
-    __slots__ = ("_has_ended", "_pace", "_since")
+    __slots__ = ("_has_ended", "_pace", "_since", "share")
 
     def __init__(self, pace: Pace = _ALONE) -> None:
         self._pace = pace
         self._since = pace.clock()
         self._has_ended = False
+        self.share = 1.0
+        """The part of the work that these steps see: on some stores, the rest of it follows a round trip."""
 
     def is_over(self) -> bool:
         """Whether the step has taken so long that other work must get a turn now."""
@@ -151,4 +153,4 @@ class Steps:
         """End the piece of work, if it has not ended yet."""
         if not self._has_ended:
             self._has_ended = True
-            self._pace.end(self._pace.clock() - self._since)
+            self._pace.end((self._pace.clock() - self._since) / self.share)
