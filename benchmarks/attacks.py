@@ -149,6 +149,20 @@ def _full_batch(unit: bytes) -> bytes:
 
 
 @cache
+def _pages() -> bytes:
+    """Many events in few bytes. A flood of these waits for its turn."""
+    event = {"key": "Page View", "anonymousId": "stranger", "data": {}}
+    return gzip.compress(json.dumps({"events": [event] * 1000}).encode())
+
+
+def _sdk_pages(keys: Keys, client: str) -> bytes:
+    messages = [{"type": "page", "anonymousId": "stranger"}] * 2500
+    body = gzip.compress(json.dumps({"writeKey": keys.public, "batch": messages}).encode())
+    head = ["POST /v1/batch HTTP/1.1", "Host: shop", client, _GZIP, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+@cache
 def _bomb() -> bytes:
     return gzip.compress(bytes(16 * _MAX_BODY))
 
@@ -202,6 +216,8 @@ ATTACKS: Sequence[Attack] = (
     public("an order of the shop", "/track", lambda unique: _order("Order Completed", unique)),
     public("a refund of the shop's order", "/track", lambda unique: _order("Order Refunded", unique)),
     public("1 MiB and no such event", "/track", lambda unique: _wide(unique, "No such key"), status=404),
+    public("a batch of 1,000 page views", "/batch", lambda _: _pages(), _GZIP),
+    Attack("a batch of an SDK of 2,500 pages", _sdk_pages, frozenset({200}), public=True),
     public("a batch of 1,000 that are no events", "/batch", lambda _: _batch(*[b"{}"] * 1000)),
     public("a batch of a million that are no events", "/batch", lambda _: _full_batch(b"{},"), status=400),
     public("a batch without an end", "/batch", lambda _: _full_batch(b"[0],")[:-2], status=400),

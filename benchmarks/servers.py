@@ -50,6 +50,11 @@ class Server:
         while self.ops_port is not None and {*self._metric("ingestd_consumer_pending")} != {0.0}:
             time.sleep(0.05)
 
+    def finish_batches(self) -> None:
+        """Wait until no batch is in progress or waits for its turn."""
+        while any(self._metric("ingestd_waiting_batches")):
+            time.sleep(0.05)
+
     def know_what_is_absent(self) -> None:
         """Wait until the filter of the SQLite file is made, which saves looking for absent keys."""
         while not all(self._metric("ingestd_sqlite_filter_bytes")):
@@ -58,7 +63,8 @@ class Server:
     def _metric(self, name: str) -> list[float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ops_port}/metrics") as answer:
             return [
-                float(value) for value in re.findall(rf"^{name}\{{.*\}} (.*)$", answer.read().decode(), re.MULTILINE)
+                float(value)
+                for value in re.findall(rf"^{name}(?:\{{.*\}})? (.*)$", answer.read().decode(), re.MULTILINE)
             ]
 
 

@@ -82,7 +82,7 @@ class Request:
     Reading `body` raises `UnsupportedEncoding`, `TooLarge` or `BadRequest` if it cannot be decoded, and `Unavailable`
     if memory for it is short. `authenticate` and `admit` can read it, later hooks cannot. `received_at` is the time of
     receipt in milliseconds. `peer` is the client's address, or empty if there is none. `id` is a UUIDv7, which the
-    answer and the record contain.
+    answer and the record contain. `size` is the number of bytes of the body as it came.
 
     A `batch` comes with the credentials of its endpoint, `TRACK` or `CUSTOMER_EVENTS`, and `body` is the whole batch.
     `events` is the number of its events. It is 1 until the batch has been read, and for any other request.
@@ -93,7 +93,7 @@ class Request:
 
     __slots__ = (
         "_body", "_credential", "_decode", "_decode_small", "_decoded", "batch", "endpoint", "events", "headers", "id",
-        "intake", "peer", "query", "received_at", "route",
+        "intake", "peer", "query", "received_at", "route", "size",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,7 @@ class Request:
         intake: Intake | None = None,
         route: Route | None = None,
         query: str = "",
+        size: int = 0,
     ) -> None:
         """`decode_small` is `decode` with a bound before and after decoding; a larger body raises `TooLarge`.
 
@@ -131,6 +132,7 @@ class Request:
         self.intake = intake
         self.route = route
         self.query = query
+        self.size = size
         self._credential: str | None = None
 
     @property

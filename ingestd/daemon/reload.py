@@ -62,7 +62,7 @@ class Parts(NamedTuple):
         config = after.config
         configure_logs(config.logs)
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
-        self.backpressure.adopt(config.http.max_waiting)
+        self.backpressure.room.adopt(config.http.max_waiting, int(config.http.max_buffered))
         self.retentions.adopt(config.journal)
         self.connections.adopt(config.http)
         self.public.adopt(config.http)

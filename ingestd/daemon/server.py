@@ -17,7 +17,7 @@ from ingestd import __version__
 from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.unusable_ids import UnusableIds
-from ingestd.config import Config
+from ingestd.config import Config, HttpOptions
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure
@@ -165,10 +165,10 @@ class Server:
                 self.watch(work, name=name)
             stack.push_async_callback(self._shut_plugins_down)  # before the start: one of several plugins may fail
             await self._start_plugins()
-            backpressures = _backpressures(config.http.max_waiting, len(self.partitions))
+            backpressures = _backpressures(config.http, len(self.partitions))
             consumers = PartitionConsumers(
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, forced=stop.forced, give_way=backpressures[0].give_way,
+                died=self._died, forced=stop.forced, give_way=backpressures[0].pace.give_way,
             )  # fmt: skip
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
@@ -365,9 +365,9 @@ class Server:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _backpressures(most: int, partitions: int) -> list[Backpressure]:
-    """The limits of each partition, which share the room for `most` events."""
-    first = Backpressure(most)
+def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:
+    """The limits of each partition, which share one room."""
+    first = Backpressure(options.max_waiting, int(options.max_buffered))
     return [first, *(Backpressure(beside=first) for _ in range(partitions - 1))]
 
 

@@ -147,8 +147,11 @@ class Connections:
             self.buffered += count
 
     def unpacked(self, count: int) -> None:
-        """Count the bytes that decompression has added to a request. Raises `Unavailable` if they exceed the limit."""
-        if self.buffered + count > self._most_buffered:
+        """Count the bytes that decompression has added to a request. Raises `Unavailable` if they exceed the limit.
+
+        Requests of usual size are not the cause, so they pass.
+        """
+        if self.buffered + count > self._most_buffered and count > SMALL:
             self.count(Refusal.TOO_MUCH_BUFFERED)
             raise Unavailable(_TOO_MUCH)
         self.buffered += count
@@ -193,12 +196,15 @@ class Connections:
     def _relieve(self) -> None:
         """Refuse the requests that have been arriving longest, until the rest fits: fast clients are not the cause.
 
+        Large requests come first, since one of usual size is not the cause either.
+
         In the same order, connections with unread answers are closed, bytes behind a request being answered are
         discarded, and bytes behind an answered one are refused. All three are spared while the excess is at most
         `_AHEAD`, since one connection alone can cause that.
         """
         self._relief = None
-        for client in sorted((client for client in self._open if client.received), key=lambda client: client.since):
+        holding = (client for client in self._open if client.received)
+        for client in sorted(holding, key=lambda client: (client.received <= SMALL, client.since)):
             if self.buffered <= self._most_buffered:
                 return
             if client.phase in {"headers", "body"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
 from ingestd.observability.live import Arrival, Source
+from ingestd.pipeline.handler import HELD_BACK, SMALL
 from ingestd.pipeline.responses import Answer, problem
 
 from .body import decode_body, too_large
@@ -115,7 +117,12 @@ class Exchange:
             or self._foreign
             or self._size > self._limit
         ):
-            self._answer_without_pipeline()
+            if self._size > SMALL and self._settings.pipeline.pace.is_beside_singles():
+                self._client.release(sum(map(len, self._chunks)))
+                self._chunks = []
+                asyncio.get_running_loop().call_later(HELD_BACK, self._answer_without_pipeline)
+            else:
+                self._answer_without_pipeline()
         else:
             self._kept = self._size
             self._client.connections.hand_over(self._client, self._size)
@@ -156,6 +163,7 @@ class Exchange:
             batch=operation.batch,
             decode_small=self._decode,
             decoded=self._take_body,
+            size=self._size,
         )
         if operation.intake is not None:
             request.intake, request.route = operation.intake, operation.route
@@ -183,6 +191,13 @@ class Exchange:
 
     def _give(self, answer: Answer) -> None:
         self._client.connections.done_with(self._kept)
+        if answer.after:
+            self._chunks = []
+            asyncio.get_running_loop().call_later(answer.after, self._write_given, answer)
+        else:
+            self._write_given(answer)
+
+    def _write_given(self, answer: Answer) -> None:
         try:
             self._write(answer)
         except Exception:

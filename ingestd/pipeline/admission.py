@@ -22,7 +22,7 @@ class Admission:
     async def admit(
         self,
         request: Request,
-        read: Callable[[], Awaitable[None]] | None = None,
+        read: Callable[[Principal], Awaitable[None]] | None = None,
         *,
         identify: Callable[[], Awaitable[None]] | None = None,
     ) -> Principal:
@@ -39,8 +39,8 @@ class Admission:
                 await identify()
             principal = await self._hooks.authenticate(request)
             self._check(request, principal)
-            if read is not None:
-                await read()
+            if read is not None and principal is not None:
+                await read(principal)
         except Unavailable:
             raise  # the sender is not known now, so this counts against none
         except Refused as error:

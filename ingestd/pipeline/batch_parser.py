@@ -12,6 +12,7 @@ from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.validation.validator import UNREADABLE, unreadable
 
 from .event_boundaries import split_batch
+from .pace import Steps
 
 __all__ = ["MAX_EVENTS", "Batch", "BatchParser"]
 
@@ -64,19 +65,21 @@ class BatchParser:
         )
         return msgspec.json.Decoder(struct).decode
 
-    async def parse(self, body: bytes) -> Batch:
+    async def parse(self, body: bytes, steps: Steps | None = None) -> Batch:
         """Split the body into the bodies of its events, which the caller parses. Raises `BadRequest` for no batch.
 
+        `steps` are those of the work to which this belongs.
         If only the inside of some events is not JSON, this still returns all events.
         """
         try:
             batch = self.split(body)
         except UNREADABLE as error:
             async with self._one_at_a_time:
-                await asyncio.sleep(0)  # a large body has taken ten milliseconds so far
+                steps = steps or Steps()
+                await steps.pause()  # a large body has taken ten milliseconds so far
                 if isinstance(error, msgspec.ValidationError):
                     self._refuse_type(body)
-                apart = await self._tell_events_apart(body)
+                apart = await self._tell_events_apart(body, steps)
                 if apart is None:
                     raise unreadable(error, body) from None
                 batch = apart
@@ -100,14 +103,14 @@ class BatchParser:
         members = zip(self._envelope, envelope, strict=True)
         return Batch(events, {name: value for name, value in members if memoryview(value)} if envelope else {})
 
-    async def _tell_events_apart(self, body: bytes) -> Batch | None:
+    async def _tell_events_apart(self, body: bytes, steps: Steps) -> Batch | None:
         """Split a body that is not JSON into its events; None if the fault is not only inside of events."""
-        batch = await split_batch(body, self._most, member=self._member)
+        batch = await split_batch(body, self._most, member=self._member, steps=steps)
         if batch is None:
             return None
         envelope: Mapping[str, msgspec.Raw] = {}
         if len(batch.events) <= self._most:
-            await asyncio.sleep(0)  # the envelope may be large, too
+            await steps.pause()  # the envelope may be large, too
             try:
                 envelope = self.split(batch.envelope).envelope
             except UNREADABLE:

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from .pace import Pace
+from .pace import Steps
 
 __all__ = ["SplitBatch", "split_batch"]
 
-_STEP = 32 * 1024  # bytes; a step takes up to six milliseconds
+_STEP = 8 * 1024  # bytes; a step takes up to one and a half milliseconds
 _MOST_RUNS = 100_000  # runs of brackets that Python handles one by one: each takes a microsecond or two
 _SPACE = b" \t\n\r"
 
@@ -74,13 +74,15 @@ class _Unclear(Exception):
     """The end of an event cannot be found."""
 
 
-async def split_batch(body: bytes, most: int, *, member: str = "events", step: int = _STEP) -> SplitBatch | None:
+async def split_batch(
+    body: bytes, most: int, *, member: str = "events", step: int = _STEP, steps: Steps | None = None
+) -> SplitBatch | None:
     """Split a batch into its events, each with its bytes as sent. None if the end of an event cannot be found.
 
     `member` names the array of the events. Envelope and events need not be JSON. The search ends when there are more
     than `most` events. `step` is the number of bytes read in one step; it changes no result.
     """
-    scan = _Scan(body, member, step)
+    scan = _Scan(body, member, step, steps or Steps())
     try:
         start = await scan.find_array()
         events, end = await scan.split_array(start, most)
@@ -90,12 +92,12 @@ async def split_batch(body: bytes, most: int, *, member: str = "events", step: i
 
 
 class _Scan:
-    def __init__(self, body: bytes, member: str, step: int) -> None:
+    def __init__(self, body: bytes, member: str, step: int, steps: Steps) -> None:
         self._body = body
         self._patterns = _patterns(member)
         self._step = step
         self._runs = _MOST_RUNS
-        self._pace = Pace()
+        self._steps = steps
 
     async def find_array(self) -> int:
         """The index behind the bracket that opens the array of events."""
@@ -137,8 +139,8 @@ class _Scan:
             at = _behind(match(self._body, at, end))
             if at >= len(self._body):
                 raise _Unclear
-            if self._pace.is_over():
-                await self._pace.pause()
+            if self._steps.is_over():
+                await self._steps.pause()
             if at < end:
                 return at
 
@@ -157,8 +159,8 @@ class _Scan:
             match = _brackets(self._body, at, at + self._step)
             at = _behind(match)
             self._count_run()
-            if self._pace.is_over():
-                await self._pace.pause()
+            if self._steps.is_over():
+                await self._steps.pause()
             assert match is not None
             run = match[1]
             if not run:  # the end of the step, or a string that crosses it
@@ -183,8 +185,8 @@ class _Scan:
                 return at + 1
             if at + 1 >= len(self._body):
                 raise _Unclear
-            if self._pace.is_over():
-                await self._pace.pause()
+            if self._steps.is_over():
+                await self._steps.pause()
 
     def _count_run(self) -> None:
         self._runs -= 1

@@ -13,7 +13,7 @@ from typing import Any
 from ingestd.api.events import Event
 
 from .coroutines import Begun, EarlyTask
-from .pace import Pace
+from .pace import Steps
 
 __all__ = ["handle_in_order", "ordering_keys"]
 
@@ -46,7 +46,7 @@ def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Coroutine
 class _Order:
     """A class, because a recursive closure would be a cycle of references that keeps the events in memory."""
 
-    __slots__ = ("_ends", "_handle", "_number", "_pace", "_rest", "_tasks")
+    __slots__ = ("_ends", "_handle", "_number", "_rest", "_steps", "_tasks")
 
     def __init__(self, events: Iterable[Event | None], handle: Handle) -> None:
         self._rest = iter(events)
@@ -54,7 +54,7 @@ class _Order:
         self._number = 0
         self._ends: dict[Hashable, asyncio.Future[None]] = {}
         """For each ordering key of a waiting event, the future that is done when the latest such event has ended."""
-        self._pace = Pace()
+        self._steps = Steps()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -75,8 +75,8 @@ class _Order:
                         await rest
                     break
             del event  # before the next one is made
-            if self._pace.is_over():
-                await self._pace.pause()
+            if self._steps.is_over():
+                await self._steps.pause()
         for task in self._tasks:  # each may add another one
             await task
 
@@ -89,12 +89,12 @@ class _Order:
                 self._tasks.append(early.task)
                 early = EarlyTask(copy_context())
             del event
-            if self._pace.is_over():
+            if self._steps.is_over():
                 self._tasks.append(asyncio.create_task(self._begin_others_later()))
                 break
 
     async def _begin_others_later(self) -> None:
-        await self._pace.pause()
+        await self._steps.pause()
         self._begin_others()
 
     def _work(self, event: Event) -> Coroutine[Any, Any, None]:

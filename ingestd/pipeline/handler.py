@@ -7,10 +7,12 @@ valid data (400); then preparation, user, session, identity, enrichment, filters
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+import msgspec
 from msgspec import Raw
 
 from ingestd.api.backend import Partition
@@ -36,15 +38,21 @@ from .event_parser import EventParser
 from .failures import Failures
 from .intake_reader import IntakeReader
 from .own_format import SINGLE_ONLY, OwnBatches, OwnEvents, check_batch
+from .pace import Steps
+from .parts import Parts
 from .processor import Processor, Result
 from .request_events import RequestEvents, WatchedEvents
 from .resolver import Resolved
 from .responses import Answer, problem
+from .room import NoRoom, Place
 
-__all__ = ["Pipeline"]
+__all__ = ["HELD_BACK", "SMALL", "Pipeline"]
 
 _UNKNOWN = Sent()
-_PART = 1 << 20  # bytes of a batch whose events are in memory together, as records
+SMALL = 8 << 10
+"""Bytes of a body that takes no longer than a usual event."""
+HELD_BACK = 1.0
+"""Seconds until the refusal of a long request is sent: its sender would send the next one at once."""
 
 
 class Pipeline:
@@ -78,7 +86,10 @@ class Pipeline:
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._intake_readers = {intake: IntakeReader(intake, max_batch_body=max_batch_body) for intake in intakes}
+        self._backpressure = backpressures[0]  # all have the same room and pace
+        self.pace = self._backpressure.pace
         metrics.waiting.set_function(lambda: backpressures[0].waiting)
+        metrics.batches.set_function(lambda: backpressures[0].room.batches)
         self._admission = Admission(hooks, store)
         self._parser = EventParser(
             validator,
@@ -107,32 +118,40 @@ class Pipeline:
         current_request.set(request)
         started = time.perf_counter()
         try:
-            if request.intake is None and not request.batch:
+            if request.intake is None and not request.batch and not _is_long(request):
                 principal = await self._admission.admit(request)
                 events = self._events_of(request, principal, self._own_events[request.endpoint])
+                await self._handle_single(events, started, give)
             else:
-                events, messages = await self._open(request)
-                if messages is not None:
-                    await self._process_all(messages, events, started, give)
-                    return
-            processor = self._only or self._processor_of(events.principal)
-            size, parsing = len(request.body), processor.backpressure.parsing
-            if not parsing.begin_at_once(size):
-                await parsing.begin(size)
-            try:
-                event = events.read(request.body, request.id)
-                request.drop_body()
-                if event is None:
-                    self._end(events, started, give, None, ())
-                elif (refused := _refused_room(processor.backpressure)) is not None:
-                    self._end(events, started, give, None, (refused,))
-                else:
-                    then = partial(self._end, events, started, give, processor.backpressure)
-                    await processor.process((event,), then)
-            finally:
-                parsing.end(size)
+                with self._backpressure.place(request) as place:
+                    events, bodies = await self._open(request, place)
+                    if bodies is not None:
+                        await self._handle_long(events, bodies, place, started, give)
+                        return
+                await self._handle_single(events, started, give)
         except Exception as error:  # noqa: BLE001 - one request's failure is not the daemon's; it is logged
             self._refuse(request, error, started, give)
+
+    async def _handle_single(self, events: RequestEvents, started: float, give: Callable[[Answer], None]) -> None:
+        """Process an event of usual size."""
+        request, principal = events.request, events.principal
+        self.pace.single_at = started
+        processor = self._only or self._processor_of(principal)
+        size, parsing = len(request.body), processor.backpressure.parsing
+        if not parsing.begin_at_once(size):
+            await parsing.begin(size)
+        try:
+            event = events.read(request.body, request.id)
+            request.drop_body()
+            if event is None:
+                self._end(events, started, give, None, ())
+            elif (refused := _refused_room(processor.backpressure, signed=principal.signed)) is not None:
+                self._end(events, started, give, None, (refused,))
+            else:
+                then = partial(self._end, events, started, give, processor.backpressure)
+                await processor.process((event,), then)
+        finally:
+            parsing.end(size)
 
     def _events_of(self, request: Request, principal: Principal, translation: Translation) -> RequestEvents:
         if not self.live.watched:
@@ -142,41 +161,105 @@ class Pipeline:
         return events
 
     def _processor_of(self, principal: Principal) -> Processor:
-        return self._processors[index_of_tenant(principal.tenant, len(self._processors))]
+        return self._processors[self._partition_of(principal)]
 
-    async def _open(self, request: Request) -> tuple[RequestEvents, Sequence[Raw] | None]:
-        """Admit a request. Returns also the messages of a batch, or None if the body is one message."""
+    def _partition_of(self, principal: Principal | None) -> int:
+        return 0 if principal is None else index_of_tenant(principal.tenant, len(self._processors))
+
+    async def _open(self, request: Request, place: Place) -> tuple[RequestEvents, Sequence[Raw | bytes] | None]:
+        """Admit a request. Returns also the bodies of a batch or large event; None for an event of usual size."""
         if request.intake is not None:
-            return await self._open_intake(request, request.intake)
+            return await self._open_intake(request, request.intake, place)
         bodies: list[Raw] = []
 
-        async def parse() -> None:
-            batch = await self._batch_parser.parse(request.body)
+        async def read(principal: Principal) -> None:
+            async with self._reading(request, place, principal) as steps:
+                batch = await self._batch_parser.parse(request.body, steps)
             check_batch(request.endpoint, batch)
             bodies.extend(batch.events)
             request.events = len(bodies)
+            self._take_place(place, request, principal)
 
-        principal = await self._admission.admit(request, parse)
-        return self._events_of(request, principal, self._own_batches[request.endpoint]), bodies
+        if request.batch:
+            principal = await self._admission.admit(request, read)
+            return self._events_of(request, principal, self._own_batches[request.endpoint]), bodies
+        principal = await self._admission.admit(request)
+        events = self._events_of(request, principal, self._own_events[request.endpoint])
+        return events, await self._large_event(events, place)
 
-    async def _open_intake(self, request: Request, intake: Intake) -> tuple[RequestEvents, Sequence[Raw] | None]:
-        received = self._intake_readers[intake].begin(request)
-        principal = await self._admission.admit(request, received.read, identify=received.find_credential)
-        translation = intake.begin(request, principal, received.envelope, self._keys)
-        return self._events_of(request, principal, translation), received.messages
+    async def _open_intake(
+        self, request: Request, intake: Intake, place: Place
+    ) -> tuple[RequestEvents, Sequence[Raw | bytes] | None]:
+        received = self._intake_readers[intake].begin(request, partial(self._reading, request, place))
 
-    async def _process_all(
-        self, bodies: Sequence[Raw], events: RequestEvents, started: float, give: Callable[[Answer], None]
-    ) -> None:
-        """Process the events of a batch."""
+        async def read(principal: Principal) -> None:
+            await received.read(principal)
+            if received.messages is not None:
+                self._take_place(place, request, principal)
+
+        principal = await self._admission.admit(request, read, identify=received.find_credential)
+        events = self._events_of(request, principal, intake.begin(request, principal, received.envelope, self._keys))
+        bodies = received.messages
+        return events, await self._large_event(events, place) if bodies is None else bodies
+
+    async def _large_event(self, events: RequestEvents, place: Place) -> Sequence[bytes] | None:
+        """The body of a single event in a list; None if it has the usual size."""
         request = events.request
+        if request.small_body(SMALL) is None:
+            async with self._reading(request, place, events.principal):
+                body = request.body
+            self._take_place(place, request, events.principal)
+            return [body]
+        return None
+
+    @contextlib.asynccontextmanager
+    async def _reading(
+        self, request: Request, place: Place, principal: Principal | None = None
+    ) -> AsyncIterator[Steps]:
+        """Wait until a body may be decoded and split. Raises `NoRoom`."""
+        place.take(request.size, principal, partition=self._partition_of(principal))
+        if not _is_long(request):
+            yield Steps()
+            return
+        steps = await self.pace.begin(place.sender)
+        try:
+            yield steps
+        finally:
+            steps.end()
+
+    def _take_place(self, place: Place, request: Request, principal: Principal) -> None:
+        """Take room for the events of a body that has been read. Raises `NoRoom`."""
+        place.take(len(request.body), principal, events=request.events, partition=self._partition_of(principal))
+
+    async def _handle_long(
+        self,
+        events: RequestEvents,
+        bodies: Sequence[Raw | bytes],
+        place: Place,
+        started: float,
+        give: Callable[[Answer], None],
+    ) -> None:
+        """Process the events of a batch, or a large event."""
+        pace = self.pace
         stored: list[Result] = []
         processor = self._only or self._processor_of(events.principal)
-        async with processor.backpressure.batch_slot(len(bodies), min(len(request.body), _PART)):
-            ids = next_uuids(request.id)
-            for part in _parts(bodies):
-                coming = events.read_all(zip(part, ids, strict=False), self._max_body)
-                stored += await _store(processor, coming if stored else _check_first(processor, coming))
+        parts = Parts(events, bodies, next_uuids(events.request.id), self._max_body, pace)
+        pace.want(len(bodies))
+        try:
+            is_first = True
+            while is_first or parts.left:
+                async with processor.backpressure.turn(parts.next_weight(), place.sender):
+                    steps = await pace.begin(place.sender)
+                    if processor.store.may_conflict:
+                        steps.share = 0.5  # about a half is done when the state has been loaded
+                    try:
+                        coming = parts.read(steps)
+                        stored += await _store(processor, _check_first(processor, coming) if is_first else coming)
+                    finally:
+                        steps.end()
+                is_first = False
+        finally:
+            pace.want(-len(bodies))
         self._end(events, started, give, None, stored)
 
     def _end(
@@ -189,7 +272,7 @@ class Pipeline:
     ) -> None:
         """Count the events of a request, and answer it. `room` has the room of a single event, which is released."""
         if room is not None:
-            room.release(1)
+            room.release()
         request = events.request
         results = events.results(stored)
         answers: list[Session | Refused] = []
@@ -249,7 +332,12 @@ class Pipeline:
         self._metrics.count(request.endpoint, "", refused.outcome, request.events)
         self._metrics.count_refusal(request.endpoint, "", refused, request.events)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
-        give(problem(refused, intake=request.intake))
+        answer = problem(refused, intake=request.intake)
+        if isinstance(error, NoRoom):
+            self._metrics.batch_refused(error.by)
+        if isinstance(error, NoRoom) or (_is_long(request) and self.pace.is_beside_singles()):
+            answer = msgspec.structs.replace(answer, after=HELD_BACK)
+        give(answer)
         if self.live.watched:
             source = _source(request, several=request.batch or request.events > 1)
             self.live.offer(
@@ -257,11 +345,16 @@ class Pipeline:
             )
 
 
-def _refused_room(backpressure: Backpressure) -> Unavailable | None:
+def _is_long(request: Request) -> bool:
+    """Whether the body takes more than a moment to decode and parse, as far as one can tell before."""
+    return request.size > SMALL or request.headers.get("Content-Encoding") is not None
+
+
+def _refused_room(backpressure: Backpressure, *, signed: bool) -> Unavailable | None:
     """Take room for one event. Returns the error if there is none."""
     try:
         backpressure.check()
-        backpressure.acquire(1)
+        backpressure.acquire(signed=signed)
     except Unavailable as refused:
         return refused
     return None
@@ -289,15 +382,3 @@ def _check_first(processor: Processor, events: Iterable[Event | None]) -> Iterat
 
 def _source(request: Request, *, several: bool) -> Source:
     return Source(request.endpoint, request.id, request.received_at, several, request.intake)
-
-
-def _parts(bodies: Sequence[Raw]) -> Iterator[Sequence[Raw]]:
-    """The bodies in groups of about a megabyte: the records of a group are in memory together."""
-    start = size = 0
-    for index, body in enumerate(bodies):
-        length = len(memoryview(body))
-        if size and size + length > _PART:
-            yield bodies[start:index]
-            start, size = index, 0
-        size += length
-    yield bodies[start:]

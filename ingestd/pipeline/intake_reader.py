@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from ingestd.api.errors import BadRequest, TooLarge
-from ingestd.api.events import Request
+from ingestd.api.events import Principal, Request
 from ingestd.api.intake import Intake
 from ingestd.validation.validator import UNREADABLE, check_depth, parse_body, unreadable
 
 from .batch_parser import Batch, BatchParser
+from .pace import Steps
 
-__all__ = ["IntakeReader", "IntakeRequest"]
+__all__ = ["IntakeReader", "IntakeRequest", "Reading"]
 
 _MAX_ON_LOOP = 64 * 1024  # bytes
 _MAX_SEARCHED = 512 * 1024  # bytes of a batch in which a credential is found
@@ -26,6 +28,10 @@ _MAX_MEMBER = 8 * 1024  # bytes of a member of the envelope
 # and larger by so many bytes for each message.
 _GROWTH = 4
 _SMALL_ENVELOPE = 2 * 1024
+
+
+Reading = Callable[[Principal | None], AbstractAsyncContextManager[Steps]]
+"""The body is decoded and split in this context. Its argument is the sender, if known."""
 
 
 class IntakeReader:
@@ -41,19 +47,22 @@ class IntakeReader:
                     route.batch, least=0, most=intake.max_messages, envelope=intake.envelope
                 )
 
-    def begin(self, request: Request) -> IntakeRequest:
+    def begin(self, request: Request, reading: Reading) -> IntakeRequest:
         assert request.route is not None
         name = request.route.batch
         parser = None if name is None else self._parsers[name]
-        return IntakeRequest(request, self.intake, parser, max_batch_body=self._max_batch_body)
+        return IntakeRequest(request, self.intake, parser, reading, max_batch_body=self._max_batch_body)
 
 
 class IntakeRequest:
-    def __init__(self, request: Request, intake: Intake, parser: BatchParser | None, *, max_batch_body: int) -> None:
+    def __init__(
+        self, request: Request, intake: Intake, parser: BatchParser | None, reading: Reading, *, max_batch_body: int
+    ) -> None:
         self._request = request
         self._max_batch_body = max_batch_body
         self._intake = intake
         self._parser = parser
+        self._reading = reading
         self._batch: Batch | None = None
         self.messages: Sequence[Raw] | None = None
         """The messages of a batch. None: the body is one message."""
@@ -63,7 +72,8 @@ class IntakeRequest:
         """Set the credential of the request. The body is read only if headers and query have none."""
         credential = self._intake.credential(self._request, None)
         if credential is None:
-            credential = await self._search_body()
+            async with self._reading(None):
+                credential = await self._search_body()
         self._request.use_credential(credential)
 
     async def _search_body(self) -> str | None:
@@ -85,7 +95,7 @@ class IntakeRequest:
             first = next(map(bytes, self._batch.events), b"")
         return intake.credential(request, _parse_leniently(first)) if 0 < len(first) <= _MAX_MESSAGE else None
 
-    async def read(self) -> None:
+    async def read(self, principal: Principal) -> None:
         """Split the body into its messages.
 
         Raises `BadRequest` for a body of another form, and `TooLarge` if copies of the envelope make it too large.
@@ -93,7 +103,8 @@ class IntakeRequest:
         if self._parser is None:
             return
         if self._batch is None:
-            self._batch = await self._parser.parse(self._request.body)
+            async with self._reading(principal) as steps:
+                self._batch = await self._parser.parse(self._request.body, steps)
         else:
             self._parser.check(self._batch)
         self.messages, self.envelope = self._batch.events, _decode(self._batch.envelope)

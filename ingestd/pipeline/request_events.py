@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -71,11 +71,6 @@ class RequestEvents:
             raise
         except Exception as error:
             raise HookFailure(self.request.endpoint.value, "Translation.read") from error
-
-    def read_all(self, bodies: Iterable[tuple[Any, str]], max_size: int) -> Iterator[Event | None]:
-        """The events of bodies with their record ids, each read when the caller asks for it."""
-        for raw, record_id in bodies:
-            yield self.read(bytes(raw), record_id, max_size=max_size)
 
     def results(self, stored: Sequence[Result]) -> Sequence[Result]:
         """The result of each event. `stored` has the results of the events that `read` has returned."""

@@ -18,13 +18,17 @@ log = logging.getLogger("ingestd.pipeline")
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code."""
+    """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code.
+
+    `after` is the time in seconds until the answer is sent.
+    """
 
     status: int
     body: bytes
     retry_after: int | None = None
     allow: str | None = None
     code: str = ""
+    after: float = 0.0
 
     @property
     def content_type(self) -> str:

@@ -19,6 +19,7 @@ from ingestd.api.events import Endpoint, Event, Principal, Request
 from ingestd.api.options import Size
 from ingestd.api.store import State
 from ingestd.config import HttpOptions
+from ingestd.http.app import BASE_PATH
 from ingestd.pipeline.event_order import ordering_keys
 from tests.support.door import PAGE_VIEW, Door, MakeDoor, Slow
 
@@ -291,21 +292,64 @@ async def test_a_batch_of_known_visitors_has_one_event_in_memory_at_a_time(door:
         assert census.most == 1
 
 
-async def test_each_event_of_a_batch_waits_for_its_commit(door: MakeDoor, tmp_path: Path) -> None:
+async def test_batches_wait_in_a_room_of_their_own(door: MakeDoor, tmp_path: Path) -> None:
     slow = Slow()
-    async with door(tmp_path, slow, options=HttpOptions(max_waiting=3)) as public:
-        # A batch larger than the limit is accepted if nothing else waits.
-        first = asyncio.ensure_future(public.post(of("a", "b", "c", "d"), "/batch"))
+    options = HttpOptions(max_waiting=1, max_buffered=Size.parse("10kB"))
+    async with door(tmp_path, slow, options=options) as public:
+        sample = public.metrics.registry.get_sample_value
+        # A batch larger than the bound of its key is accepted if none of the key waits.
+        batch = of(*[f"visitor {number}" for number in range(40)])
+        first = asyncio.ensure_future(public.post(batch, "/batch"))
         await slow.arrived.wait()
-        assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 4
+        assert (sample("ingestd_waiting_events"), sample("ingestd_waiting_batches")) == (40, 1)
+        assert public.connections.buffered > 0
         refused = await public.post(of("e", "f"), "/batch")
         assert (refused.code, json.loads(refused.body)["code"]) == (503, "unavailable")
-        assert "Retry-After" in refused.headers
-        assert public.counted("unavailable", "") == 2
+        assert "batches of this key" in json.loads(refused.body)["detail"]
+        assert refused.headers["Retry-After"] == "1"
+        assert sample("ingestd_batches_refused_total", {"by": "key"}) == 1
+        assert public.counted("unavailable", "") == 1  # its events are not counted before it is read
+        single = asyncio.ensure_future(public.post())  # has its own room
+        while sample("ingestd_waiting_events") != 41:  # noqa: ASYNC110 - no answer shows it
+            await asyncio.sleep(0.01)
         slow.go.set()
-        assert [result["status"] for result in results(await first)] == [200] * 4
+        assert (await single).code == 200
+        assert [result["status"] for result in results(await first)] == [200] * 40
         assert [result["status"] for result in results(await public.post(of("e", "f", "g"), "/batch"))] == [200] * 3
-        assert public.metrics.registry.get_sample_value("ingestd_waiting_events") == 0
+        assert (sample("ingestd_waiting_events"), sample("ingestd_waiting_batches")) == (0, 0)
+
+
+async def test_the_room_of_a_batch_whose_client_leaves_comes_back(door: MakeDoor, tmp_path: Path) -> None:
+    slow = Slow()
+    async with door(tmp_path, slow, options=HttpOptions(max_buffered=Size.parse("20kB"))) as public:
+        body = json.dumps(of("a", "b")).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", public.port)
+        head = f"POST {BASE_PATH}/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await slow.arrived.wait()
+        writer.close()
+        slow.go.set()
+        while public.metrics.registry.get_sample_value("ingestd_waiting_batches"):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+        assert public.connections.buffered == 0
+        assert (await public.post(of(*"abcdefgh"), "/batch")).code == 200
+
+
+async def test_beside_single_events_the_refusal_of_a_long_request_waits_and_its_bytes_do_not(
+    door: MakeDoor, tmp_path: Path
+) -> None:
+    async with door(tmp_path) as public:
+        assert (await public.post()).code == 200
+        body = b"no JSON" * 2000
+        refused = asyncio.ensure_future(public.fetch(f"{BASE_PATH}/batch", body))
+        while not public.counted("invalid", ""):  # noqa: ASYNC110 - no answer shows it
+            await asyncio.sleep(0.01)
+        assert not refused.done()
+        assert public.connections.buffered < len(body)
+        missing = asyncio.ensure_future(public.fetch("/nowhere", body))
+        assert (await public.fetch("/nowhere", b"short")).code == 404
+        assert not missing.done()
+        assert [answer.code for answer in await asyncio.gather(refused, missing)] == [400, 404]
 
 
 async def test_an_event_of_a_batch_may_be_as_large_as_a_single_one(door: MakeDoor, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ async def test_an_event_of_a_known_visitor_takes_one_trip_and_so_does_a_batch(
 async def test_a_batch_of_new_visitors_takes_one_trip_to_load_their_state_and_one_to_store_it(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_LONGEST", 60.0)  # a slow machine would need pauses, and a trip for each
+    monkeypatch.setattr(pace, "_STEP", 60.0)  # a slow machine would need pauses, and a trip for each
     async with shop(server, tmp_path) as (daemon, _):
         for number in range(3):  # the daemon learns which entries an event needs
             await daemon.store(make_event(f"{number}"))

@@ -106,7 +106,7 @@ async def open_door(
         validator = Validator.load(None)
         pipeline = Pipeline(
             Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
-            backpressures=[Backpressure(options.max_waiting)], live=live_events(validator),
+            backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], live=live_events(validator),
             max_body=int(options.max_body), max_batch_body=int(options.max_batch_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address], intakes=intakes,

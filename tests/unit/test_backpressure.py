@@ -8,6 +8,7 @@ import pytest
 
 from ingestd.api.errors import Unavailable
 from ingestd.pipeline.backpressure import Backpressure
+from ingestd.pipeline.pace import FEW, Pace
 
 
 class Batch:
@@ -20,9 +21,13 @@ class Batch:
         self.task = asyncio.create_task(self._work(backpressure, count))
 
     async def _work(self, backpressure: Backpressure, count: int) -> None:
-        async with backpressure.batch_slot(count):
-            self.begun = True
-            await self.end.wait()
+        backpressure.pace.want(count)
+        try:
+            async with backpressure.turn(count, (None, None)):
+                self.begun = True
+                await self.end.wait()
+        finally:
+            backpressure.pace.want(-count)
 
 
 async def batches(backpressure: Backpressure, *counts: int) -> list[Batch]:
@@ -77,7 +82,6 @@ async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_no
     backpressure = Backpressure(100_000)
     made = await batches(backpressure, 1000, 1000, 1000, 1)
     assert begun(made) == [True, True, False, False]
-    assert backpressure.waiting == 3001
     made[1].end.set()
     await turns()
     assert begun(made) == [True, True, True, False]
@@ -87,7 +91,6 @@ async def test_batches_take_turns_in_the_order_they_come_and_a_small_one_does_no
     for each in made:
         each.end.set()
         await each.task
-    assert backpressure.waiting == 0
 
 
 async def test_a_cancelled_waiting_batch_passes_its_turn_to_the_next() -> None:
@@ -98,7 +101,6 @@ async def test_a_cancelled_waiting_batch_passes_its_turn_to_the_next() -> None:
     made[0].end.set()
     await turns()
     assert begun(made) == [True, False, True]
-    assert backpressure.waiting == 1000
     made[2].end.set()
     await made[2].task
     (last,) = await batches(backpressure, 2000)
@@ -109,7 +111,7 @@ async def test_a_cancelled_waiting_batch_passes_its_turn_to_the_next() -> None:
 
 async def test_a_batch_cancelled_at_its_turn_passes_it_to_the_next() -> None:
     backpressure = Backpressure(100_000)
-    async with backpressure.batch_slot(2000):
+    async with backpressure.turn(2000, (None, None)):
         made = await batches(backpressure, 2000, 2000)
         assert begun(made) == [False, False]
     made[0].task.cancel()  # it has its turn, but its task has not run since
@@ -117,24 +119,11 @@ async def test_a_batch_cancelled_at_its_turn_passes_it_to_the_next() -> None:
     assert begun(made) == [False, True]
     made[1].end.set()
     await made[1].task
-    assert backpressure.waiting == 0
-
-
-async def test_waiting_batches_count_towards_the_limit() -> None:
-    backpressure = Backpressure(2500)
-    made = await batches(backpressure, 2000, 500)
-    with pytest.raises(Unavailable, match="Too many events"):
-        async with backpressure.batch_slot(1):
-            pass
-    for each in made:
-        each.end.set()
-        await each.task
-    assert backpressure.waiting == 0
 
 
 async def test_endless_batches_leave_turns_to_others() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     made = await batches(backpressure, *[100] * 64)
     for _ in range(79):
         clock.now += 0.125
@@ -162,12 +151,11 @@ async def test_endless_batches_leave_turns_to_others() -> None:
     clock.now += 9.9
     assert await in_hand_later(made) == 20
     await all_through(made)
-    assert backpressure.waiting == 0
 
 
 async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commits() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     for in_hand in [8] * 319 + [2] * 600:  # ten seconds with waiting batches, minus the seconds without any batch
         made = await batches(backpressure, *[100] * 8)
         assert begun(made).count(True) == in_hand
@@ -177,12 +165,12 @@ async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commit
 
 
 async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.pace._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
-    await backpressure.give_way(0)  # two batches are no burst
+    await backpressure.pace.give_way(0)  # two batches are no burst
     more = await batches(backpressure, 1)
-    waiting = asyncio.create_task(backpressure.give_way(0))
+    waiting = asyncio.create_task(backpressure.pace.give_way(0))
     await turns()
     assert not waiting.done()
     await all_through(more)
@@ -193,26 +181,26 @@ async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: 
 async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
     backpressure = Backpressure(100_000)
     made = await batches(backpressure, 1000)
-    await backpressure.give_way(0)
+    await backpressure.pace.give_way(0)
     await all_through(made)
 
 
 async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.bursts._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.pace._LONGEST_REST", 3600)
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     made = await batches(backpressure, *[100] * 64)
-    waiting = asyncio.create_task(backpressure.give_way(0))
+    waiting = asyncio.create_task(backpressure.pace.give_way(0))
     clock.now += 10
     await pass_on(made)
     await waiting
-    await backpressure.give_way(0)
+    await backpressure.pace.give_way(0)
     await all_through(made)
 
 
 async def test_a_few_batches_at_a_time_are_never_a_flood() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     made = await batches(backpressure, 100, 100)
     for _ in range(100):
         clock.now += 60
@@ -228,7 +216,7 @@ async def test_a_few_batches_at_a_time_are_never_a_flood() -> None:
 
 async def test_a_slow_batch_does_not_make_the_next_one_a_flood() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     made = await batches(backpressure, 150)
     clock.now += 60
     made += await batches(backpressure, 100)
@@ -238,7 +226,7 @@ async def test_a_slow_batch_does_not_make_the_next_one_a_flood() -> None:
 
 async def test_in_a_flood_a_batch_above_the_limit_runs_alone() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, clock)
+    backpressure = Backpressure(100_000, pace=Pace(clock))
     made = await batches(backpressure, 1000, 1000)
     clock.now += 60
     for _ in range(3):
@@ -254,19 +242,21 @@ async def test_a_partition_that_hangs_leaves_room_for_the_others() -> None:
     well = Backpressure(beside=hanging)
     while True:
         try:
-            hanging.acquire(1)
+            hanging.acquire()
         except Unavailable:
             break
     assert hanging.waiting == 100
     for _ in range(50):
-        well.acquire(1)  # its fair part
+        well.acquire()  # its fair part
     with pytest.raises(Unavailable):
-        well.acquire(1)
+        well.acquire()
     assert well.waiting == 150
-    hanging.release(100)
-    well.acquire(50)
+    for _ in range(100):
+        hanging.release()
+    for _ in range(50):
+        well.acquire()
     with pytest.raises(Unavailable):
-        well.acquire(1)
+        well.acquire()
 
 
 async def test_a_partition_that_refuses_events_leaves_the_others_alone() -> None:
@@ -287,4 +277,48 @@ async def test_batches_of_a_partition_that_hangs_hold_up_no_batch_of_another() -
     passing = await batches(well, 1500)
     assert begun([*stuck, *passing]) == [True, False, True]
     await all_through([*passing, *stuck])
-    assert well.waiting == 0
+
+
+async def test_beside_single_events_few_events_of_batches_are_in_progress() -> None:
+    clock = Clock()
+    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure.pace.single_at = clock.now
+    made = await batches(backpressure, *[FEW] * 3)
+    assert begun(made) == [True, True, False]
+    clock.now += 1
+    made[0].end.set()
+    made += await batches(backpressure, *[FEW] * 10)
+    assert begun(made) == [True] * 13
+    await all_through(made)
+
+
+async def test_beside_single_events_long_work_rests_for_twice_as_long_as_it_works() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.single_at = clock.now
+    steps = await pace.begin((None, None))
+    following = asyncio.create_task(pace.begin((None, None)))
+    clock.now += 0.0004
+    assert not steps.is_over()
+    steps.end()  # so short a rest is owed
+    second = await following
+    following = asyncio.create_task(pace.begin((None, None)))
+    clock.now += 0.002
+    assert second.is_over()
+    begun_at = asyncio.get_running_loop().time()
+    second.end()
+    second.end()
+    await following
+    assert asyncio.get_running_loop().time() - begun_at >= 2 * 0.0024 - 0.001  # a timer may be a little early
+
+
+async def test_without_single_events_long_work_does_not_rest() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    several = [await pace.begin((None, None)) for _ in range(10)]
+    clock.now += 0.004
+    assert not several[0].is_over()
+    clock.now += 0.002
+    assert several[0].is_over()
+    for each in several:
+        each.end()

@@ -1,4 +1,4 @@
-"""The work in progress is bounded, and all work gets its turn in the order of its arrival."""
+"""The work in progress is bounded, and all work gets its turn: senders one after the other, each in its order."""
 
 from __future__ import annotations
 
@@ -81,3 +81,45 @@ async def take_turns_beside(sizes: list[tuple[int, int]]) -> None:
         await asyncio.gather(*(work(index, *each) for index, each in enumerate(sizes)))
     assert begun == [sorted(each) for each in begun]
     assert [each.in_hand for each in turns] == [0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=20))
+def test_no_sender_waits_for_more_than_one_turn_of_each_other_sender(flood: list[tuple[int, int]]) -> None:
+    """Keys take turns, and so do the addresses of a key. The order of one sender's work stays."""
+    asyncio.run(take_turns_of(flood))
+
+
+async def take_turns_of(flood: list[tuple[int, int]]) -> None:
+    turns = Turns(lambda: 1)
+    begun: list[tuple[int, int, int]] = []
+
+    async def work(index: int, key: int, address: int) -> None:
+        await turns.begin(1, (key, address))
+        begun.append((key, address, index))
+        await asyncio.sleep(0)
+        turns.end(1)
+
+    assert turns.begin_at_once(1)
+    tasks = [asyncio.create_task(work(index, *sender)) for index, sender in enumerate(flood)]
+    tasks += [asyncio.create_task(work(20, 3, 0)), asyncio.create_task(work(21, 0, 3))]
+    await asyncio.sleep(0)
+    turns.end(1)
+    await asyncio.gather(*tasks)
+    assert begun.index((3, 0, 20)) <= 3  # at most one turn of each other key comes before
+    of_key = [(address, index) for key, address, index in begun if key == 0]
+    assert of_key.index((3, 21)) <= 3
+    for sender in flood:
+        mine = [index for *whose, index in begun if tuple(whose) == sender]
+        assert mine == sorted(mine)
+
+
+async def test_a_cancelled_waiter_of_one_sender_blocks_no_other_sender() -> None:
+    turns = Turns(lambda: 1)
+    assert turns.begin_at_once(1)
+    first, second = (asyncio.create_task(turns.begin(1, (key, None))) for key in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    turns.end(1)
+    await second
+    turns.end(1)
+    assert turns.begin_at_once(1)

@@ -47,6 +47,18 @@ class Metrics:
         self.waiting = Gauge(
             "ingestd_waiting_events", "Events that wait for their commit at this moment.", registry=self.registry
         )
+        self.batches = Gauge(
+            "ingestd_waiting_batches",
+            "Batches and large events that are in progress at this moment.",
+            registry=self.registry,
+        )
+        batches_refused = Counter(
+            "ingestd_batches_refused",
+            "Batches and large events refused because too many wait: of their key, their address, or all.",
+            ["by"],
+            registry=self.registry,
+        )
+        self._batches_refused = {by: batches_refused.labels(by).inc for by in ("key", "address", "all")}
         self.connections = Gauge("ingestd_http_connections", "Open connections of callers.", registry=self.registry)
         self.buffered = Gauge(
             "ingestd_http_buffered_bytes",
@@ -145,6 +157,10 @@ class Metrics:
     def refused(self, reason: Refusal) -> None:
         """Count a connection or request refused by the HTTP server."""
         self._refused[reason]()
+
+    def batch_refused(self, by: str) -> None:
+        """Count a batch or large event that finds no room. `by` is the bound: `key`, `address` or `all`."""
+        self._batches_refused[by]()
 
     def loop_held(self, holder: str, seconds: float) -> None:
         """Count one call by which a plugin, a sink or a consumer held the event loop."""

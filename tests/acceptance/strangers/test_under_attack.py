@@ -20,7 +20,8 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks.attacks import ATTACKED_ORDER, ATTACKS, Attack, Keys
-from benchmarks.hostile import CLOSED, Connection, loop_seconds
+from benchmarks.connection import CLOSED, Connection
+from benchmarks.hostile import loop_seconds
 from tests.support.daemon import PATIENCE
 from tests.support.rawhttp import Client, event, head, post
 from tests.support.trust import Site
