@@ -67,6 +67,7 @@ bench: .venv/installed
 hostile: .venv/installed
 	@scripts/need redis-server redis-server
 	@$(BIN)/python -m benchmarks.hostile $(HOSTILE)
+	@$(BIN)/python -m benchmarks.hostile_prices $(HOSTILE)
 	@$(BIN)/python -m benchmarks.hostile_memory $(HOSTILE_MEMORY)
 	@$(BIN)/python -m benchmarks.hostile_storage $(HOSTILE_STORAGE)
 

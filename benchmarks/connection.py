@@ -34,7 +34,7 @@ class Connection:
         try:
             with contextlib.suppress(ConnectionError):  # the server may have answered and closed early
                 self._socket.sendall(request)
-            status, closes = self._answer()
+            status, closes = self._answer(has_body=not request.startswith(b"HEAD "))
         except ConnectionError:
             status, closes = CLOSED, True
         if closes:
@@ -42,14 +42,14 @@ class Connection:
             self._socket = self._open()
         return status
 
-    def _answer(self) -> tuple[int, bool]:
+    def _answer(self, *, has_body: bool) -> tuple[int, bool]:
         received = b""
         while b"\r\n\r\n" not in received:
             received += self._receive()
         head, _, body = received.partition(b"\r\n\r\n")
         lines = head.decode().lower().split("\r\n")
-        length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
-        while len(body) < length:
+        length = next((int(line.partition(":")[2]) for line in lines if line.startswith("content-length:")), 0)
+        while has_body and len(body) < length:
             body += self._receive()
         return int(lines[0].split()[1]), "connection: close" in lines
 

@@ -108,6 +108,11 @@ class Intake(ABC):
     answers 413 if it has more than `[http] max_batch_body` then, or more than four times its size and 2 KiB for each
     message.
     """
+    credential_members: Sequence[str] = ()
+    """Names of the members that `credential` reads in a body or in its first message. Each may have 1 KiB.
+
+    The daemon decodes nothing else of a body whose sender it does not know. Without such names it does not read it.
+    """
     max_messages: int = 1000
     """The largest number of messages in a batch."""
 
@@ -122,8 +127,9 @@ class Intake(ABC):
         """The key that the request names, or None. `authenticate` hooks get it from `request.bearer()`.
 
         Called with None as `body`, to look at headers and `request.query`. If it returns None, it is called with the
-        envelope, and then with the first message. The body is read for this only if it has at most 512 KiB, and the
-        message only if it has at most 32 KiB: the sender is not known yet.
+        `credential_members` that the body has, and then with those of the first message. The body is read for this
+        only if it has at most 512 KiB, and the message only if it has at most 32 KiB: the sender is not known yet. So
+        anybody can have this called, and it must take microseconds.
         """
 
     @abstractmethod

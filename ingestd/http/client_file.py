@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 __all__ = ["ClientFile", "FileAnswer", "browser_client"]
 
 _FOREVER = "public, max-age=31536000, immutable"
 _AN_HOUR = "public, max-age=3600"
-_WITHOUT_GZIP = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
+_WITHOUT_GZIP = re.compile(r"gzip\s*+;\s*+q=0(\.0*+)?\s*+(,|$)", re.IGNORECASE)
 
 
 class FileAnswer(NamedTuple):
@@ -39,7 +38,7 @@ class ClientFile:
         # One URL has two bodies, and an ETag names one of them.
         tag = f'"{self.version}{"-gzip" if packs else ""}"'
         common = [
-            ("Cache-Control", _FOREVER if parse_qs(query).get("v") == [self.version] else _AN_HOUR),
+            ("Cache-Control", _FOREVER if f"&v={self.version}&" in f"&{query}&" else _AN_HOUR),
             ("ETag", tag),
             ("Vary", "Accept-Encoding"),
             ("X-Content-Type-Options", "nosniff"),
@@ -61,5 +60,5 @@ def browser_client() -> ClientFile:
 
 
 def _has_tag(condition: str, tag: str) -> bool:
-    """Whether an If-None-Match names the tag. A proxy may have made it weak."""
-    return condition.strip() == "*" or tag in {each.strip().removeprefix("W/") for each in condition.split(",")}
+    """Whether an If-None-Match names the tag, with its quotation marks. A proxy may have made it weak."""
+    return tag in condition or condition.strip() == "*"

@@ -12,7 +12,7 @@ __all__ = ["check_host"]
 
 # The characters of names, addresses and ports in any order, as in Tornado's handlers. Two Host headers arrive here
 # joined by a comma, which no host contains.
-_HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]|%[0-9A-Fa-f]{2})*")
+_HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]++|%[0-9A-Fa-f]{2})*+")
 _LONGEST_REMEMBERED = 300  # characters: a domain name has at most 253
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tornado.httputil import HTTPHeaders, RequestStartLine
+from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
 
 from ingestd.api import times
 from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
@@ -33,6 +33,7 @@ __all__ = ["Exchange"]
 
 log = logging.getLogger("ingestd.http")
 
+_LONGEST_LENGTH = 200  # characters of a Content-Length, which may repeat one number
 _READ_BEYOND = 1 << 20  # bytes
 _MOST_PIECES = 64
 _SMALL_PIECE = 512  # bytes, on average
@@ -61,6 +62,9 @@ class Exchange:
 
     def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
         check_host(start_line.version, headers)
+        length = headers.get("Content-Length", "")
+        if len(length) > _LONGEST_LENGTH:
+            raise HTTPInputError("the Content-Length is too long")
         # Not in `__init__`: an exchange may wait a minute for its request, and a reload may happen meanwhile.
         self._settings = self._ingest.settings
         self._id = time_uuid()
@@ -86,7 +90,6 @@ class Exchange:
         if _line_count(headers) > self._settings.max_headers:
             refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
-        length = headers.get("Content-Length", "")
         if length.isascii() and length.isdigit() and int(length[:20]) > self._limit + _READ_BEYOND:
             self._cut_off()
 

@@ -20,6 +20,8 @@ CLIENT = Endpoint("client", is_public=True)
 """The browser client's file. Its requests are in the access log and in no metric of events."""
 
 _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~-]+|\{[a-z]\w*\}))+", re.ASCII)
+_LONGEST_PART = 512
+"""Characters of a part of a path that stands for braces, before decoding. Anybody may send it."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
@@ -81,6 +83,8 @@ class Routes:
         """Raises `ConfigError` for a path that two intakes have, or that is none."""
         self._exact: dict[str, Operation] = {}
         self._patterns: list[tuple[re.Pattern[str], Operation]] = []
+        self.table: dict[str, Operation] = {}
+        """Every operation by its path, where braces stand for a part that callers choose."""
         for path, operation in OWN_OPERATIONS.items():
             self._add(BASE_PATH + path, operation)
         if client is not None:
@@ -112,6 +116,7 @@ class Routes:
         if route.answer is None and (has_parameters or route.method == "GET"):
             raise ConfigError(f"{where}: a path with braces or GET takes no messages, so it needs an `answer`")
         if has_parameters:
+            self.table[route.path] = operation
             self._patterns.append((re.compile("".join(_pattern(route.path)) + "/?"), operation))
         else:
             self._add(route.path, operation)
@@ -120,10 +125,10 @@ class Routes:
         if path in self._exact:
             other = self._exact[path].endpoint.value
             raise ConfigError(f"the path {path} of the intake {operation.endpoint.value}: {other} has it, too")
-        self._exact[path] = self._exact[f"{path}/"] = operation
+        self.table[path] = self._exact[path] = self._exact[f"{path}/"] = operation
 
 
 def _pattern(path: str) -> Iterator[str]:
     """The pieces of a regular expression for a path with braces. A part never has a slash."""
     for number, piece in enumerate(_PARAMETER.split(path)):
-        yield f"(?P<{piece}>[^/]+)" if number % 2 else re.escape(piece)
+        yield f"(?P<{piece}>[^/]{{1,{_LONGEST_PART}}}+)" if number % 2 else re.escape(piece)

@@ -11,6 +11,7 @@ from ingestd.api.intake import Message
 from ingestd.api.outcomes import IgnoredTimestamp, Outcome
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.observability.unusable_id_reports import IdField
+from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
@@ -61,21 +62,30 @@ class EventParser:
         return self._keys.get(named, "") if isinstance(named, str) else ""
 
     def read(  # noqa: PLR0912 - one pass over the fields; a call for each part would cost as much as the part
-        self, request: Request, principal: Principal, message: Message, *, record_id: str
+        self,
+        request: Request,
+        principal: Principal,
+        message: Message,
+        *,
+        record_id: str,
+        faults: FaultBudget | None = None,
     ) -> Event | Resolved:
-        """The event, or the result of an event that a plugin drops. Raises `Refused`, `HookFailure`."""
+        """The event, or the result of an event that a plugin drops. Raises `Refused`, `HookFailure`.
+
+        `faults` is the budget of a request with several events.
+        """
         kind, body = message.kind, message.body
         is_event = kind == "event"
         if not is_event:
-            self._validator.identify(body)
+            self._validator.identify(body, faults)
         elif not message.has_schema:
-            self._validator.envelope(body)
+            self._validator.envelope(body, faults)
         elif message.texts_as_numbers:
-            read = self._validator.event_with_texts(body)
+            read = self._validator.event_with_texts(body, faults)
             if read:
                 self._texts_as_numbers(read)
         else:
-            self._validator.event(body)
+            self._validator.event(body, faults)
         if principal.check_event is not None:
             principal.check_event(body, request.received_at)
         endpoint = request.endpoint

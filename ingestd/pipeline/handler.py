@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from ingestd.api.backend import Partition
-from ingestd.api.errors import Refused, Unavailable
+from ingestd.api.errors import Refused, SchemaFault, Unavailable
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.ids import next_uuids
 from ingestd.api.intake import Intake, Translation
@@ -277,11 +277,13 @@ class Pipeline:
         results = events.results(stored)
         answers: list[Session | Refused] = []
         refusals: list[int] = []
+        # Refusals that metrics count alike, each with its number: a batch may have thousands of them.
+        alike: dict[tuple[Endpoint, str, Outcome, SchemaFault | str], tuple[Refused, int]] = {}
         for endpoint, key, result in zip(events.endpoints, events.keys, results, strict=True):
             if isinstance(result, Exception):
                 refused = self._failures.refusal(request, result)
-                self._metrics.count_refusal(endpoint, key, refused)
-                self._metrics.count(endpoint, key, refused.outcome)
+                kind = endpoint, key, refused.outcome, refused.fault or refused.code
+                alike[kind] = refused, alike[kind][1] + 1 if kind in alike else 1
                 refusals.append(len(answers))
                 answers.append(refused)
             else:
@@ -289,6 +291,9 @@ class Pipeline:
                     self._metrics.session_begun()
                 self._metrics.count(endpoint, key, result.outcome)
                 answers.append(result.session)
+        for (endpoint, key, outcome, _), (refused, count) in alike.items():
+            self._metrics.count_refusal(endpoint, key, refused, count)
+            self._metrics.count(endpoint, key, outcome, count)
         self._metrics.took(request.endpoint, time.perf_counter() - started, batch=request.batch)
         try:
             body = events.translation.answer(answers)

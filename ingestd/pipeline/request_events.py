@@ -11,6 +11,7 @@ from ingestd.api.events import Endpoint, Event, Principal, Request
 from ingestd.api.intake import Message, Translation
 from ingestd.hooks.caller import HookFailure
 from ingestd.observability.live import Sent
+from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import parse_body
 
 from .event_parser import EventParser
@@ -23,7 +24,7 @@ __all__ = ["RequestEvents", "WatchedEvents"]
 class RequestEvents:
     """Reads the events of a request in order. For each it notes the endpoint and the key that metrics count it for."""
 
-    __slots__ = ("_ended", "_parser", "endpoints", "keys", "principal", "request", "translation")
+    __slots__ = ("_ended", "_faults", "_parser", "endpoints", "keys", "principal", "request", "translation")
 
     sent: Mapping[int, Sent] = MappingProxyType({})
     """What the body of each event says about it, by its index."""
@@ -31,6 +32,7 @@ class RequestEvents:
     def __init__(self, parser: EventParser, request: Request, principal: Principal, translation: Translation) -> None:
         self.endpoints: list[Endpoint] = []
         self.keys: list[str] = []
+        self._faults: FaultBudget | None = None
         self._parser = parser
         self.request = request
         self.principal = principal
@@ -42,6 +44,8 @@ class RequestEvents:
         """The next event; None if it is refused or dropped, which `results` tells."""
         request = self.request
         endpoint, key = request.endpoint, ""
+        if max_size is not None and self._faults is None:
+            self._faults = FaultBudget()
         try:
             if max_size is not None and len(raw) > max_size:
                 raise TooLarge(f"The event is larger than {max_size} bytes.")
@@ -50,7 +54,7 @@ class RequestEvents:
                 key = self._parser.key_of(message.body)
             else:
                 endpoint = endpoint.identify
-            read = self._parser.read(request, self.principal, message, record_id=record_id)
+            read = self._parser.read(request, self.principal, message, record_id=record_id, faults=self._faults)
         except (Refused, HookFailure) as error:
             # Without the traceback: it refers to this frame, and so to the whole request.
             self._ended[len(self.keys)] = error.with_traceback(None)

@@ -17,6 +17,10 @@ __all__ = ["Answer", "batch_body", "problem", "problem_body", "session_body"]
 log = logging.getLogger("ingestd.pipeline")
 
 
+MOST_PROBLEMS = 64 * 1024
+"""Characters of problem documents in the answer to a batch. Behind them a refused event has its status and code."""
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code.
 
@@ -42,14 +46,18 @@ def session_body(endpoint: Endpoint, session: Session) -> bytes:
 
 def batch_body(endpoint: Endpoint, results: Iterable[Session | Refused]) -> bytes:
     """The body of a 200 to a batch, with the answer and status of each event."""
-    texts = ",".join(
-        [
-            problem(one).body.decode() if isinstance(one, Refused) else f'{{"status":200,{_members(endpoint, one)}}}'
-            for one in results
-        ]
-    )
+    told = 0
+    texts = []
+    for one in results:
+        if not isinstance(one, Refused):
+            texts.append(f'{{"status":200,{_members(endpoint, one)}}}')
+        elif told < MOST_PROBLEMS:
+            texts.append(problem(one).body.decode())
+            told += len(texts[-1])
+        else:
+            texts.append(f'{{"status":{one.status},"success":false,"code":"{one.code}"}}')
     head = '"success":true,' if endpoint.is_public else ""
-    return f'{{{head}"results":[{texts}]}}'.encode()
+    return f'{{{head}"results":[{",".join(texts)}]}}'.encode()
 
 
 def _members(endpoint: Endpoint, session: Session) -> str:

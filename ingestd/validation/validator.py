@@ -6,9 +6,8 @@ gives the same results and is a hundred times faster.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,6 +17,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 
 from ingestd.api.errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
 
+from .fault_budget import FaultBudget, Suggestions
 from .number_places import NumberPlaces
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 from .schema_places import schema_pointer
@@ -36,9 +36,9 @@ jsonschema_rs cannot report a fault in a value nested more than 255 deep, and en
 MAX_VIOLATIONS = 50
 """The maximum number of faults in an answer."""
 
-# jsonschema_rs makes all error objects at once. Each takes 10 µs and some kB, and a megabyte can contain 500,000
-# faults. So the answer to a body with more values than this has only the first fault.
-_MAX_EXPLAINED_VALUES = 3_000
+_MAX_EXPLAINED_DEPTH = 20
+"""The depth of data of which faults are told, for schemas of a shop. These may contain themselves, in alternatives, and
+jsonschema_rs then copies a value once for each of its levels."""
 
 _MAX_POINTER = 500
 _MAX_MESSAGE = 200
@@ -72,7 +72,7 @@ _VALUE_FREE = re.compile(
 
 _LONE_SURROGATE = re.compile(
     # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half.
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F])*+(\\u)",
+    rb"[^\\]*+(?:\\(?:u(?![dD][89a-fA-F])|[^u]|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+(\\u)",
     re.DOTALL,
 )
 
@@ -98,7 +98,7 @@ def is_value_free(message: str) -> bool:
 
 def check_depth(value: object) -> None:
     """Raise `BadRequest` if a JSON value is nested too deep."""
-    if _is_deep(value):
+    if isinstance(value, dict | list) and _is_deep(value, MAX_DEPTH):
         raise _too_deep()
 
 
@@ -139,14 +139,17 @@ class Validator:
             self._check_compiles(file)
         events = {file.key: file for file in files if file.key is not None}
         self.keys = frozenset(events)
+        self._own_keys = frozenset(key for key, file in events.items() if not file.builtin)
+        """The keys of the shop. Its schemas may contain themselves, and alternatives."""
+        self._suggestions = Suggestions(self.keys)
         self.schemas = tuple(
             EventSchema(key, str(file.schema.get("description", "")), file.file, file.builtin)
             for key, file in events.items()
         )
         self._uris = {key: file.uri for key, file in events.items()}
         self._number_places = NumberPlaces({file.uri: file.schema for file in files})
-        self._envelope = self._compile({"$ref": "urn:ingestd:definition:event"})
-        self._identify = self._compile({"$ref": "urn:ingestd:definition:identify"})
+        self._envelope = _Envelope(self._compile({"$ref": "urn:ingestd:definition:event"}))
+        self._identify = _Envelope(self._compile({"$ref": "urn:ingestd:definition:identify"}))
         self._events = {
             key: self._compile({"$ref": "urn:ingestd:definition:event", "properties": {"data": {"$ref": file.uri}}})
             for key, file in events.items()
@@ -161,8 +164,8 @@ class Validator:
         """A validator with the built-in schemas and the schemas of a shop's directory. Raises `ConfigError`."""
         return cls(read_schemas(directory))
 
-    def event(self, body: dict[str, Any]) -> None:
-        """Check the body of an event, as `parse_body` returned it.
+    def event(self, body: dict[str, Any], budget: FaultBudget | None = None) -> None:
+        """Check the body of an event, as `parse_body` returned it. `budget` is that of a request with several events.
 
         Raises `BadRequest` for faults of the envelope; then `UnknownKey`; then `BadRequest` for faults of `data` only.
         With a known key, the answer to an envelope at fault also has the faults of `data`.
@@ -170,9 +173,9 @@ class Validator:
         key = body.get("key")
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
         if is_valid is None or not is_valid(body):
-            self._refuse_event(key, body)
+            self._refuse_event(key, body, budget or FaultBudget())
 
-    def event_with_texts(self, body: dict[str, Any]) -> int:
+    def event_with_texts(self, body: dict[str, Any], budget: FaultBudget | None = None) -> int:
         """Check the body of an event that may have plain decimals as text where its schema expects numbers.
 
         These become numbers if the event is valid then. Returns how many, and raises like `event`.
@@ -188,34 +191,36 @@ class Validator:
                 return len(read)
             for each in read:
                 each.container[each.key] = each.text
-        self.event(body)
+        self.event(body, budget)
         return 0
 
-    def envelope(self, body: dict[str, Any]) -> None:
+    def envelope(self, body: dict[str, Any], budget: FaultBudget | None = None) -> None:
         """Check the body of an event whose `key` and `data` have no schema. Raises `BadRequest`."""
         if not self._envelope.is_valid(body):
-            raise _bad_request([self._envelope], body, code="invalid_envelope")
+            raise _of_envelope(self._envelope, None, body, budget or FaultBudget())
 
-    def identify(self, body: dict[str, Any]) -> None:
+    def identify(self, body: dict[str, Any], budget: FaultBudget | None = None) -> None:
         """Check the body of an identify request. Raises `BadRequest`."""
         if not self._identify.is_valid(body):
-            raise _bad_request([self._identify], body, code="invalid_envelope")
+            raise _of_envelope(self._identify, None, body, budget or FaultBudget())
 
-    def _refuse_event(self, key: Any, body: dict[str, Any]) -> NoReturn:
+    def _refuse_event(self, key: Any, body: dict[str, Any], budget: FaultBudget) -> NoReturn:
         compiled = self._events.get(key) if isinstance(key, str) else None
+        is_deep = compiled is not None and key in self._own_keys and _is_deep(body, _MAX_EXPLAINED_DEPTH)
         if not self._envelope.is_valid(body):
-            # The faults of the envelope come first, so that the limit cannot cut them off.
-            both = [self._envelope, compiled] if compiled else [self._envelope]
-            raise _bad_request(both, body, code="invalid_envelope")
+            raise _of_envelope(self._envelope, None if is_deep else compiled, body, budget)
         if compiled is None:
-            raise UnknownKey(self._unknown_key(key))
-        raise _bad_request([compiled], body, code="invalid_data")
+            raise UnknownKey(self._unknown_key(key, budget))
+        if is_deep:
+            raise _unexplained()
+        if budget.explains(body):
+            raise _all_faults([compiled], body, code="invalid_data")
+        raise _first_fault(compiled, body, code="invalid_data")
 
-    def _unknown_key(self, key: str) -> str:
+    def _unknown_key(self, key: str, budget: FaultBudget) -> str:
         detail = f'"{shorten(key, _MAX_QUOTED_KEY)}" is not a supported event key'
-        # The time of the search grows with the length of the key, which the caller chooses.
-        near = difflib.get_close_matches(key, sorted(self.keys), n=1) if len(key) <= _MAX_QUOTED_KEY else []
-        return f'{detail}; did you mean "{near[0]}"?' if near else detail
+        near = self._suggestions.nearest(key, budget)
+        return f'{detail}; did you mean "{near}"?' if near else detail
 
     def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
         return jsonschema_rs.Draft202012Validator({"$schema": DRAFT, **schema}, registry=self._registry, offline=True)
@@ -228,32 +233,83 @@ class Validator:
             file.refuse(path, f"cannot be compiled: {error.message}")
 
 
-def _bad_request(validators: Iterable[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
-    """The answer with the faults of a body that each of `validators` has found invalid."""
-    large = _has_more_values(body, _MAX_EXPLAINED_VALUES)
-    errors = [error for compiled in validators for error in (_first_error if large else _all_errors)(compiled, body)]
-    violations = (violation for error in errors for violation in _violations(error, body))
+class _Envelope:
+    """The members of a body outside of `data`. Their faults are found cheaply: an event may have few bytes, or many."""
+
+    def __init__(self, compiled: jsonschema_rs.Validator) -> None:
+        self.compiled = compiled
+        self.is_valid: Callable[[Any], bool] = compiled.is_valid
+        self._absences = {
+            error.kind.property: _one_fault(error, code="invalid_envelope")
+            for error in compiled.iter_errors({})
+            if isinstance(error.kind, Kind.Required)
+        }
+
+    def first_fault(self, body: dict[str, Any]) -> BadRequest:
+        for name, absence in self._absences.items():
+            if name not in body:
+                return BadRequest(absence.detail, code=absence.code, errors=absence.errors, fault=absence.fault)
+        # An error has a copy of the value at fault. Of these values the envelope knows the type alone.
+        outline = {
+            name: [] if type(value) is list else {} if type(value) is dict and name != "context" else value
+            for name, value in body.items()
+        }
+        return _first_fault(self.compiled, outline, code="invalid_envelope")
+
+
+def _of_envelope(
+    envelope: _Envelope, data: jsonschema_rs.Validator | None, body: dict[str, Any], budget: FaultBudget
+) -> BadRequest:
+    """The answer to a body whose envelope is at fault. `data` may find faults of the data, too."""
+    if not budget.explains(body):
+        return envelope.first_fault(body)
+    # The faults of the envelope come first, so that the limit cannot cut them off.
+    both = [envelope.compiled] if data is None else [envelope.compiled, data]
+    return _all_faults(both, body, code="invalid_envelope")
+
+
+def _all_faults(validators: Sequence[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
+    """The answer with the faults of a body that `validators` find."""
+    errors = [error for compiled in validators for error in compiled.iter_errors(body)]
     # Two schemas may report the same fault. A dictionary keeps the order.
-    distinct = list(dict.fromkeys(violations))
-    told = distinct[:MAX_VIOLATIONS]
-    pointer, message = told[0]
-    first = f"{pointer or 'the body'}: {message}"
-    if large:
-        detail = f"{first} (there may be more: for a body of this size only the first is reported)"
-    else:
-        detail = first if len(distinct) == 1 else f"{len(distinct)} faults, the first: {first}"
-    return BadRequest(detail, code=code, errors=told, fault=_schema_fault(errors[0]))
+    told: dict[SchemaViolation, None] = {}
+    for violation in (violation for error in errors for violation in _violations(error)):
+        told[violation] = None
+        if len(told) > MAX_VIOLATIONS:
+            break
+    first, *_ = told
+    detail = f"{first.pointer or 'the body'}: {first.message}"
+    if len(told) > MAX_VIOLATIONS:
+        detail = f"more than {MAX_VIOLATIONS} faults, the first: {detail}"
+    elif len(told) > 1:
+        detail = f"{len(told)} faults, the first: {detail}"
+    violations = list(told)[:MAX_VIOLATIONS]
+    return BadRequest(detail, code=code, errors=violations, fault=_schema_fault(errors[0]))
 
 
-def _all_errors(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Iterable[jsonschema_rs.ValidationError]:
-    return compiled.iter_errors(body)
-
-
-def _first_error(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> Iterator[jsonschema_rs.ValidationError]:
+def _first_fault(compiled: jsonschema_rs.Validator, body: dict[str, Any], *, code: str) -> BadRequest:
+    """The answer with one fault, for a request whose budget is used up."""
     try:
         compiled.validate(body)
     except jsonschema_rs.ValidationError as error:
-        yield error
+        return _one_fault(error, code=code)
+    raise AssertionError("the body is valid")
+
+
+def _one_fault(error: jsonschema_rs.ValidationError, *, code: str) -> BadRequest:
+    violation = next(_violations(error))
+    detail = (
+        f"{violation.pointer or 'the body'}: {violation.message} (there may be more: a large body, or an event behind"
+        " many faults, gets its first fault only)"
+    )
+    return BadRequest(detail, code=code, errors=[violation], fault=_schema_fault(error))
+
+
+def _unexplained() -> BadRequest:
+    """The answer to an event of a shop's own key whose fault may be anywhere in deep values."""
+    message = f"does not meet the schema, and is nested more than {_MAX_EXPLAINED_DEPTH} levels deep"
+    fault = SchemaViolation("/data", message)
+    return BadRequest(f"/data: {message}", code="invalid_data", errors=[fault], fault=SchemaFault("/data", "depth"))
 
 
 def _schema_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
@@ -261,7 +317,7 @@ def _schema_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
     return SchemaFault(schema_pointer(tuple(error.evaluation_path), *missing), error.kind.name)
 
 
-def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> Iterator[SchemaViolation]:
+def _violations(error: jsonschema_rs.ValidationError) -> Iterator[SchemaViolation]:
     path = error.instance_path
     match error.kind:
         case Kind.Required(property=name):
@@ -270,7 +326,7 @@ def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> I
             for name in names[:MAX_VIOLATIONS]:
                 yield _violation([*path, name], "not a field of the schema")
         case Kind.Type(types=types):
-            yield _violation(path, f"expected {' or '.join(types)}, got {_type_name(_value_at(body, path))}")
+            yield _violation(path, f"expected {' or '.join(types)}, got {_type_name(error.instance)}")
         case Kind.MinLength(limit=limit):
             yield _violation(path, f"expected a string of at least {limit} characters")
         case Kind.MaxLength(limit=limit):
@@ -283,40 +339,31 @@ def _violations(error: jsonschema_rs.ValidationError, body: dict[str, Any]) -> I
 
 def _violation(path: list[str | int], message: str) -> SchemaViolation:
     # A shop's schema may constrain fields whose names the caller chooses. Such names may have any length.
-    while len(pointer := json_pointer(path)) > _MAX_POINTER:
-        path = path[:-1]
-    return SchemaViolation(pointer, shorten(message, _MAX_MESSAGE))
-
-
-def _value_at(body: Any, path: list[str | int]) -> Any:
+    pointer = ""
     for step in path:
-        body = body[step]
-    return body
+        if (
+            len(pointer) + len(str(step)) >= _MAX_POINTER
+            or len(longer := pointer + json_pointer([step])) > _MAX_POINTER
+        ):
+            break
+        pointer = longer
+    return SchemaViolation(pointer, shorten(message, _MAX_MESSAGE))
 
 
 def _type_name(value: Any) -> str:
     return _TYPE_NAMES[type(value)]
 
 
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _has_more_values(value: Any, limit: int) -> bool:
-    waiting = [value]
-    seen = 0
-    while waiting and seen <= limit:
-        seen += 1
-        waiting += _children(waiting.pop())
-    return seen > limit
-
-
-def _is_deep(value: Any) -> bool:
+def _is_deep(value: Any, levels: int) -> bool:
+    """Whether containers are nested more than so many levels deep."""
     level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+    for _ in range(levels):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
         if not level:
             return False
     return True

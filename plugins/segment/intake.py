@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import unquote_plus
 
 from ingestd.api.errors import ConfigError, Refused
 from ingestd.api.events import Endpoint, Principal, Request
@@ -20,6 +20,8 @@ from .stored_messages import StoredMessages
 from .translation import SegmentTranslation
 
 __all__ = ["SegmentIntake"]
+
+_LONGEST_CREDENTIAL = 1024  # characters
 
 _TYPES = ("track", "page", "screen", "identify", "group", "alias")
 
@@ -45,7 +47,8 @@ class SegmentIntake(Intake):
         "X-Retry-Count", "AnonymousId", "SentAt", "RSA-Retry-Attempt", "RSA-Retry-Reason", "RSA-Since-First-Attempt",
         "RSA-Since-Last-Attempt", "RSA-Recovered",
     )  # fmt: skip
-    envelope = ("writeKey", "sentAt", "context")
+    envelope = ("sentAt", "context")
+    credential_members = ("writeKey",)
     max_messages = 2500
 
     def __init__(self, names: Mapping[str, str], *, accepts_unknown: bool) -> None:
@@ -94,7 +97,7 @@ class SegmentIntake(Intake):
 def _basic(authorization: str) -> str | None:
     """The user of HTTP Basic. The password stays unread: it is empty."""
     scheme, _, text = authorization.partition(" ")
-    if scheme.lower() != "basic":
+    if scheme.lower() != "basic" or len(text) > _LONGEST_CREDENTIAL:
         return None
     try:
         decoded = base64.b64decode(text.strip(), validate=True).decode()
@@ -104,10 +107,7 @@ def _basic(authorization: str) -> str | None:
 
 
 def _in_query(query: str) -> str | None:
-    if not query:
-        return None
-    try:
-        found = parse_qs(query, max_num_fields=100).get("writeKey")
-    except ValueError:  # too many fields
-        return None
-    return found[0] if found else None
+    # Anybody may send a query, and `parse_qs` takes milliseconds for a long one.
+    _, named, rest = f"&{query}".partition("&writeKey=")
+    key = rest.partition("&")[0]
+    return unquote_plus(key) or None if named and len(key) <= _LONGEST_CREDENTIAL else None

@@ -40,6 +40,7 @@ _OLD_NAMES = {
     "Viewed Promotion": "Promotion Viewed",
 }
 
+_LONGEST = 1_000  # characters of a name that may be known: folding takes time
 _SEPARATORS = str.maketrans("", "", " _-")
 
 
@@ -56,6 +57,8 @@ class EventNames:
         self._folded |= {_fold(name): key for name, key in names.items()}
 
     def find(self, name: str) -> str | None:
+        if len(name) > _LONGEST:
+            return None
         return self._exact.get(name) or self._folded.get(_fold(name))
 
 

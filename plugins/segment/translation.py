@@ -22,6 +22,7 @@ __all__ = ["SegmentTranslation"]
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _LARGEST_WHOLE = 2**53
+_MOST_TOLD = 64 * 1024  # bytes of rejections in an answer; behind them a message has its index and code
 _LONGEST_SHOWN = 100  # characters of an unknown name in an answer
 
 
@@ -79,7 +80,14 @@ class SegmentTranslation(Translation):
         for _, result in refused:
             if result.status >= 500 or result.status == 429:  # SDKs send the request again, but never a single message
                 return result
-        return msgspec.json.encode({"success": True, "rejected": [self._rejection(*each) for each in refused]})
+        told, texts = 0, []
+        for index, result in refused:
+            if told < _MOST_TOLD:
+                texts.append(msgspec.json.encode(self._rejection(index, result)))
+                told += len(texts[-1])
+            else:
+                texts.append(f'{{"index":{index},"code":"{result.code}"}}'.encode())
+        return b'{"success":true,"rejected":[%b]}' % b",".join(texts)
 
     def _rejection(self, index: int, refused: Refused) -> dict[str, Any]:
         _, key = self._said.get(index, ("", None))

@@ -61,7 +61,8 @@ class Notes(Intake):
         Route("/notes/{name}/info", method="GET", answer=lambda parts: json.dumps(parts).encode()),
     )
     request_headers = ("X-Note",)
-    envelope = ("who", "key")
+    envelope = ("who",)
+    credential_members = ("key",)
     max_messages = 3
 
     def credential(self, request: Request, body: Mapping[str, Any] | None) -> str | None:

@@ -92,7 +92,7 @@ class MakeDoor(Protocol):
 
 @asynccontextmanager
 async def open_door(
-    folder: Path, *plugins: object, server: str, options: HttpOptions | None = None
+    folder: Path, *plugins: object, server: str, options: HttpOptions | None = None, schemas: Path | None = None
 ) -> AsyncIterator[Door]:
     options = options or HttpOptions()
     manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
@@ -103,7 +103,7 @@ async def open_door(
         metrics = Metrics()
         intakes: list[Intake] = []
         register_all(manager, "register_intakes", intakes.append)
-        validator = Validator.load(None)
+        validator = Validator.load(schemas)
         pipeline = Pipeline(
             Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
             backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], live=live_events(validator),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
 from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
+from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.schema_files import DRAFT
 from ingestd.validation.validator import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
@@ -35,6 +36,11 @@ def refusal(check: Callable[[Any], object], body: Any) -> Refused | None:
     except Refused as error:
         return error
     return None
+
+
+def whole(check: Callable[[Any, FaultBudget], object]) -> Callable[[Any], object]:
+    """The check with a budget for any body of these tests."""
+    return lambda body: check(body, FaultBudget(1_000_000))
 
 
 def pointers(error: Refused | None) -> set[str]:
@@ -334,7 +340,7 @@ def as_received(body: dict[str, Any]) -> dict[str, Any]:
 @given(data=DATA)
 def test_data_is_judged_as_by_the_reference(key: str, data: dict[str, Any]) -> None:
     body = as_received({"key": key, "anonymousId": "a", "data": data})
-    assert pointers(refusal(VALIDATOR.event, body)) == REFERENCE.data(key, body)
+    assert pointers(refusal(whole(VALIDATOR.event), body)) == REFERENCE.data(key, body)
 
 
 @settings(max_examples=250, deadline=None)
@@ -348,7 +354,7 @@ def test_an_event_is_judged_as_by_the_reference(body: dict[str, Any]) -> None:
     wrong = REFERENCE.envelope(body)
     key = body.get("key")
     known = key if isinstance(key, str) and key in KEYS else None
-    error = refusal(VALIDATOR.event, body)
+    error = refusal(whole(VALIDATOR.event), body)
     if not wrong and known is None:
         assert isinstance(error, UnknownKey)
     else:
@@ -360,18 +366,18 @@ def test_an_event_is_judged_as_by_the_reference(body: dict[str, Any]) -> None:
 @given(body=st.fixed_dictionaries({}, optional={"anonymousId": ANONYMOUS, **SOMETIMES}))
 def test_an_identify_request_is_judged_as_by_the_reference(body: dict[str, Any]) -> None:
     body = as_received(body)
-    assert pointers(refusal(VALIDATOR.identify, body)) == REFERENCE.identify(body)
+    assert pointers(refusal(whole(VALIDATOR.identify), body)) == REFERENCE.identify(body)
 
 
 # Hostile input
 
 
 def test_faults_are_capped_and_the_envelopes_come_first() -> None:
-    error = refusal(VALIDATOR.event, GOOD | {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 1000}})
+    error = refusal(VALIDATOR.event, GOOD | {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 200}})
     assert error is not None
     assert len(error.errors) == MAX_VIOLATIONS
-    assert error.detail.startswith("1000 faults")
-    body = {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 1000}}
+    assert error.detail.startswith("more than 50 faults")
+    body = {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 200}}
     assert "/anonymousId" in pointers(refusal(VALIDATOR.event, body))
 
 
@@ -381,6 +387,43 @@ def test_a_very_large_body_gets_its_first_fault_only() -> None:
     assert error is not None
     assert error.errors == [SchemaViolation("/data/products/200000", "expected object, got number")]
     assert "there may be more" in error.detail
+
+
+def test_the_first_values_of_a_request_are_explained_whole() -> None:
+    budget = FaultBudget()
+    body = GOOD | {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 50}}
+    told = [
+        len(error.errors) for _ in range(10) if (error := refusal(lambda body: VALIDATOR.event(body, budget), body))
+    ]
+    assert told == [50] * 4 + [1] * 6
+    large = FaultBudget()
+    assert not large.explains({"data": [0] * 100_000})
+    assert large.explains(body), "a large body leaves the budget to others"
+
+
+def test_each_name_and_each_wrong_type_counts_as_one_fault(tmp_path: Path) -> None:
+    """jsonschema_rs takes a name of digits for an index."""
+    write(tmp_path, "texts.json", schema("texts", "Texts", additionalProperties={"type": "string"}))
+    error = refusal(Validator.load(tmp_path).event, {"key": "Texts", "anonymousId": "a", "data": {"12": 0, "a": []}})
+    assert error is not None
+    assert set(error.errors) == {
+        SchemaViolation("/data/12", "expected string, got number"),
+        SchemaViolation("/data/a", "expected string, got array"),
+    }
+
+
+def test_deep_data_of_a_shops_own_key_is_refused_without_its_faults(tmp_path: Path) -> None:
+    write(
+        tmp_path, "tree.json", schema("tree", "Tree", properties={"t": {"anyOf": [{"type": "string"}, {"$ref": "#"}]}})
+    )
+    check = Validator.load(tmp_path).event
+    data: Any = {"t": 1}
+    for _ in range(100):
+        data = {"t": data}
+    error = refusal(check, {"key": "Tree", "anonymousId": "a", "data": data})
+    assert error is not None
+    assert (error.code, error.fault) == ("invalid_data", ("/data", "depth"))
+    assert pointers(refusal(check, {"key": "Tree", "anonymousId": 1, "data": data})) == {"/anonymousId"}
 
 
 def test_an_answer_does_not_repeat_long_values() -> None:

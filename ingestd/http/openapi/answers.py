@@ -26,7 +26,7 @@ def _object(description: str, **properties: Any) -> Schema:
 
 
 def _batch_answer(result: str, **head: Any) -> Schema:
-    one_of = [{"$ref": location(result)}, {"$ref": location("Problem")}]
+    one_of = [{"$ref": location(each)} for each in (result, "Problem", "ShortProblem")]
     results = {"type": "array", "minItems": 1, "items": {"oneOf": one_of}}
     return _object("The result of each event, in the order of the batch.", **head, results=results)
 
@@ -70,6 +70,12 @@ ANSWER_SCHEMAS: Mapping[str, Schema] = {
             },
         },
     },
+    "ShortProblem": _object(
+        "A refused event behind 64 KiB of problem documents in the answer to a batch.",
+        status={"type": "integer", "minimum": 400, "maximum": 599, "description": "The status of the event"},
+        success={"type": "boolean", "const": False},
+        code={"type": "string", "description": "As in a problem document"},
+    ),
     "Fault": _object(
         "One fault of a body.",
         pointer={"type": "string", "description": "The location in the body, a JSON pointer (RFC 6901)"},

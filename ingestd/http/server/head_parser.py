@@ -36,6 +36,9 @@ _HEAD = re.compile(
     rf"(?:\r\n)?+({_TCHAR}++) ([\x21-\x7e\x80-\xff]++) (HTTP/1\.[0-9])(\r\n(?:{_FIELD}\r\n)*+)\r\n"
 )
 FIELD_LINE = re.compile(_FIELD.encode("latin-1"))
+_CLOSE, _KEEP_ALIVE = (
+    re.compile(rf"(?:^|,)[ \t]*+{option}[ \t]*+(?:,|$)", re.ASCII | re.IGNORECASE) for option in ("close", "keep-alive")
+)
 _WRONG_END = re.compile(rb"\n\r?\n")
 
 
@@ -90,13 +93,14 @@ def is_persistent(start_line: RequestStartLine, headers: RequestHeaders) -> bool
         return start_line.version == "HTTP/1.1"
     if connection == "keep-alive" and start_line.version == "HTTP/1.1":  # the usual value of browsers
         return True
-    options = [option.strip(" \t") for option in connection.lower().split(",")]
-    if "close" in options:
+    if _CLOSE.search(connection):
         return False
     if start_line.version == "HTTP/1.1":
         return True
     # As in Tornado: other methods of HTTP/1.0 without a Content-Length may have a body.
-    return "keep-alive" in options and (start_line.method in {"GET", "HEAD"} or "Content-Length" in headers)
+    return _KEEP_ALIVE.search(connection) is not None and (
+        start_line.method in {"GET", "HEAD"} or "Content-Length" in headers
+    )
 
 
 def wants_to_continue(start_line: RequestStartLine, headers: RequestHeaders) -> bool:
