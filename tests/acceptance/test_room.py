@@ -76,6 +76,7 @@ def test_a_flood_of_long_requests_refuses_no_event_of_others(
         "large": ("/track", LARGE, {}),
     }[kind]
     other, batch = shop.create_key("public", "other").id, {"events": [PAGE] * 50}
+    wait_until(lambda: daemon.post("/track", PAGE, other).status == 200)  # a new key is known within two seconds
     signed = json.dumps(batch).encode()
     with flood(daemon, path, body, shop.public.id, addresses, **headers) as answers:
         for number in range(20):
