@@ -16,10 +16,11 @@ from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.options import PositiveSize, Size
 from ingestd.api.privacy import Person, Visitors
-from ingestd.api.store import State, Store, key_digest, state_key, tenant_digest
+from ingestd.api.store import Field, State, Store, key_digest, state_key, tenant_digest
 from ingestd.api.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
+from .lives import end_former_entries, link_life, user_life, visitor_life
 from .traits import TraitBounds, trait_fields
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ __all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
 _TAG = 32  # hexadecimal digits
 _DAY = 86_400_000
 _MONTH = 30 * _DAY
+_VISITORS, _USERS = 0.5, 0.75
+"""Shares of `[store] max_size` beyond which traits by public keys are not kept: those of visitors, and of users."""
+_BESIDE_TRAIT = 150  # bytes that a store needs beside a name and a value
 
 _CHANGES, _GATHERED = "link-changes", "user-new-visitors"
 """Kinds of entries: the times at which a visitor changed users, and the visitors newly linked to a user."""
@@ -64,21 +68,32 @@ class IdentityPlugin:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A lock for each visitor and each user whose link is being made."""
         self._refused: Mapping[_Reason, Callable[[], None]] = dict.fromkeys(_REASONS, lambda: None)
+        self._daemon: Daemon | None = None
+        """None in a command, whose traits are the operator's."""
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
 
+        self._daemon = daemon
         self._unusable_ids = daemon.unusable_ids
         self._traits.count_dropped = Counter(
             "ingestd_identity_traits_dropped", "Traits dropped from profiles that were full.", registry=daemon.registry
         ).inc
+        self._traits.count_refused = Counter(
+            "ingestd_identity_traits_refused",
+            "Traits by public keys that were not kept, because all profiles together were at their bound.",
+            registry=daemon.registry,
+        ).inc
         self._refused = _counters(daemon.registry)
+        daemon.watch(end_former_entries(daemon.store), name="identity: ends")
 
     @hookimpl
     def take_over(self, predecessor: IdentityPlugin) -> None:
+        self._daemon = predecessor._daemon
         self._unusable_ids = predecessor._unusable_ids
         self._traits.count_dropped = predecessor._traits.count_dropped
+        self._traits.count_refused = predecessor._traits.count_refused
         self._locks = predecessor._locks
         self._refused = predecessor._refused
 
@@ -88,30 +103,56 @@ class IdentityPlugin:
 
     @hookimpl
     async def resolve_user(self, event: Event, state: State) -> str | None:
-        linked = await state.get(_link(event.tenant, event.anonymous_id))
-        return None if linked is None else linked[_TAG:]
+        key = _link(event.tenant, event.anonymous_id)
+        linked = await state.get(key)
+        if linked is None:
+            return None
+        await state.swap(key, linked, linked, link_life(key, state.now))
+        return linked[_TAG:]
 
     @hookimpl
     async def store_identity(self, event: Event, state: State) -> None:
         if event.imported is not None:
             await self._store_imported(event, event.imported.received_at, state)
             return
-        anonymous = anonymous_profile(event.tenant, event.anonymous_id)
-        user_id = event.user_id
+        user_id, fields = event.user_id, trait_fields(event.traits, state.now)
         event.linked = False
         if user_id is None or user_id in self._unusable_ids:
-            await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
+            await self._add_to_visitor(event, fields, state)
             return
         is_first, reason = await self._make_link(event, user_id, state)
         if reason is not None:
             state.on_commit(self._refused[reason])
-            await self._traits.merge(state, anonymous, trait_fields(event.traits, state.now))
+            await self._add_to_visitor(event, fields, state)
             return
         event.linked = True
-        profile = user_profile(event.tenant, user_id)
         if is_first:
-            await self._traits.merge(state, profile, await state.fields(anonymous))
-        await self._traits.merge(state, profile, trait_fields(event.traits, state.now))
+            anonymous = anonymous_profile(event.tenant, event.anonymous_id)
+            await self._add_to_user(event, user_id, await state.fields(anonymous), state)
+        await self._add_to_user(event, user_id, fields, state)
+
+    async def _add_to_visitor(self, event: Event, fields: Mapping[str, Field], state: State) -> None:
+        profile = anonymous_profile(event.tenant, event.anonymous_id)
+        if self._has_room(event, fields, _VISITORS, state):
+            await self._traits.merge(state, profile, fields, visitor_life(profile, state.now))
+
+    async def _add_to_user(self, event: Event, user_id: str, fields: Mapping[str, Field], state: State) -> None:
+        profile = user_profile(event.tenant, user_id)
+        if self._has_room(event, fields, _USERS, state):
+            # Anybody can invent a user with a public key. A backend vouches for its users.
+            life = None if event.signed else user_life(profile, state.now)
+            await self._traits.merge(state, profile, fields, life)
+
+    def _has_room(self, event: Event, fields: Mapping[str, Field], share: float, state: State) -> bool:
+        """Whether profiles use less than a share of `[store] max_size`, or a backend vouches for the traits."""
+        if not fields or self._daemon is None:
+            return True
+        store = self._daemon.of_tenant(event.tenant).store
+        if not event.signed and store.field_bytes >= share * store.max_size:
+            self._traits.refuse(state, fields)
+            return False
+        store.field_bytes += sum([len(name) + len(field.value) + _BESIDE_TRAIT for name, field in fields.items()])
+        return True
 
     async def _store_imported(self, event: Event, at: int, state: State) -> None:
         """Store the link and the traits of an event from a file, by the time of its first receipt.
@@ -119,14 +160,13 @@ class IdentityPlugin:
         Later links of the files replace earlier ones. A link that was not made by an import stays, since it is newer.
         The first daemon has refused links beyond the limits, and its record says so.
         """
-        anonymous, user_id = anonymous_profile(event.tenant, event.anonymous_id), event.user_id
-        fields = trait_fields(event.traits, at)
+        user_id, fields = event.user_id, trait_fields(event.traits, at)
         is_linked = await self._link_imported(event, user_id, state) if event.linked is not False else False
         event.linked = is_linked
         if not is_linked or user_id is None:
-            await self._traits.merge(state, anonymous, fields)
+            await self._add_to_visitor(event, fields, state)
             return
-        await self._traits.merge(state, user_profile(event.tenant, user_id), fields)
+        await self._add_to_user(event, user_id, fields, state)
 
     async def _link_imported(self, event: Event, user_id: str | None, state: State) -> bool:
         if user_id is None or user_id in self._unusable_ids or len(user_id) > _LONGEST:
@@ -138,11 +178,11 @@ class IdentityPlugin:
         before = await state.get(key)
         if before is not None and before not in {wanted, await state.get(own_key)}:
             return False
-        await state.put(key, wanted)
+        await state.put(key, wanted, link_life(key, state.now))
         await state.put(own_key, wanted, _MONTH)
         if before is None:
             anonymous = await state.fields(anonymous_profile(event.tenant, event.anonymous_id))
-            await self._traits.merge(state, user_profile(event.tenant, user_id), anonymous)
+            await self._add_to_user(event, user_id, anonymous, state)
         return True
 
     async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
@@ -153,13 +193,14 @@ class IdentityPlugin:
         key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
         if len(user_id) > _LONGEST:
             return False, "long_user_id"
+        life = link_life(key, state.now)
         if event.signed:
-            return await state.put(key, wanted) is None, None
+            return await state.put(key, wanted, life) is None, None
         if self._options.links == "signed":
             return False, "unsigned"
         gathered = state_key(_GATHERED, event.tenant, user_id)
         await state.load(keys=[key], sets=[gathered])
-        if await state.get(key) == wanted:
+        if await state.swap(key, wanted, wanted, life):
             return False, None
         # Requests of one visitor or for one user wait for each other. Otherwise some could pass beyond the limits.
         async with self._lock(key), self._lock(gathered):
@@ -180,7 +221,7 @@ class IdentityPlugin:
             visitors = await state.window(gathered, now - _MONTH)
             if len(visitors) >= options.max_visitors and digest not in {each for each, _ in visitors}:
                 return False, "max_visitors"
-            if await state.swap(key, before, wanted):
+            if await state.swap(key, before, wanted, link_life(key, now)):
                 break
         if before is not None:
             await state.push(changes, event.id, now, keep=options.max_links, since=now - _DAY, ttl=_DAY)

@@ -21,6 +21,7 @@ class TraitBounds:
         self._traits = traits
         self._size = size
         self.count_dropped: Callable[[int], None] = _ignore
+        self.count_refused: Callable[[int], None] = _ignore
 
     def check(self, traits: Mapping[str, Any]) -> None:
         """Raises `BadRequest` if a profile cannot keep so many or so large traits."""
@@ -34,12 +35,17 @@ class TraitBounds:
                 "/traits", f"expected at most {self._size} bytes of names and values, got {size}", "size"
             )
 
-    async def merge(self, state: State, profile: str, fields: Mapping[str, Field]) -> None:
-        """Add traits to a profile. Beyond the bounds, its oldest traits are dropped and counted."""
+    async def merge(self, state: State, profile: str, fields: Mapping[str, Field], ttl: int | None) -> None:
+        """Add traits to a profile, which then lives `ttl`. Beyond the bounds, its oldest traits are dropped."""
         if fields:
-            dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size)
+            dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size, ttl=ttl)
             if dropped:
                 state.on_commit(partial(self.count_dropped, dropped))
+
+    def refuse(self, state: State, fields: Mapping[str, Field]) -> None:
+        """Count traits that are not kept because the profiles of all are at their bound."""
+        if fields:
+            state.on_commit(partial(self.count_refused, len(fields)))
 
 
 def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:

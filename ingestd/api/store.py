@@ -6,13 +6,14 @@ pass.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["Field", "State", "Store", "key_digest", "passing_key", "state_key", "tenant_digest"]
+__all__ = ["Field", "State", "Store", "StoreSize", "key_digest", "passing_key", "state_key", "tenant_digest"]
 
 
 _LONGEST_REMEMBERED = 64  # characters of ASCII, as most ids have; callers may send thousands of others
@@ -69,6 +70,19 @@ class Field(NamedTuple):
 
     at: int
     value: str
+
+
+class StoreSize(NamedTuple):
+    """How large a store is, in bytes."""
+
+    used: int
+    """All that it uses on its disk, or in the memory of its server. The journal is included if it is there too."""
+    fields: int
+    """What entries with fields use. Callers choose how long fields are."""
+    capacity: int
+    """The size of the disk, or the memory that its server may use."""
+    free: int
+    """What is left of the capacity."""
 
 
 class State(ABC):
@@ -131,7 +145,13 @@ class State(ABC):
 
     @abstractmethod
     async def merge(
-        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+        self,
+        key: str,
+        fields: Mapping[str, Field],
+        *,
+        keep: int | None = None,
+        keep_size: int | None = None,
+        ttl: int | None = None,
     ) -> int:
         """Set fields one by one. A field that was set at a later time than the given `at` keeps its value.
 
@@ -140,7 +160,9 @@ class State(ABC):
         changes. Return the number of removed fields. The cost depends on the number of given fields, not of stored
         fields.
 
-        An entry has either a value or fields, never both. Fields do not expire.
+        All fields of an entry live `ttl` from the last merge. No merge shortens the lifetime of present fields.
+
+        An entry has either a value or fields, never both.
         """
 
     @abstractmethod
@@ -201,6 +223,10 @@ class Store(ABC):
     """The losses that this process met since it opened the store. It grows before any read after a loss."""
     loss: str | None = None
     """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
+    max_size: float = math.inf
+    """`[store] max_size` in bytes, or its default. The daemon sets it."""
+    field_bytes: float = 0
+    """What entries with fields use. The daemon measures it every few seconds, and plugins add what they write."""
 
     def of_tenant(self, tenant: str) -> Store:
         """The store that has the state of a tenant.
@@ -245,6 +271,17 @@ class Store(ABC):
 
         Entries that are written during the scan, and expired entries, may be included or missing. The scan reads all
         entries in short steps. It is for commands, not for the path of an event. Raises `Unavailable`.
+        """
+
+    async def size(self) -> StoreSize | None:
+        """The present size, without a scan; None if the store does not know it. Raises `Unavailable`."""
+        return None
+
+    async def set_ends(self, kind: str, end: Callable[[str], int]) -> None:  # noqa: B027 - see below
+        """Give all values and fields of a kind that have no end the end (milliseconds) that `end` returns for the key.
+
+        An earlier version of a plugin may have stored them so. They stay for ever in a store without this method. It
+        works in short steps, beside events. Raises `Unavailable`.
         """
 
     async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data

@@ -71,6 +71,7 @@ class OpsOptions(Options):
 
 class StoreOptions(Options):
     url: Url = Url("sqlite:///var/lib/ingestd/ingestd.db")
+    max_size: PositiveSize | None = None
 
 
 class JournalOptions(Options):

@@ -95,6 +95,10 @@ class Consumers:
         """The status of each consumer, in their order."""
         return tuple(runner.status for runner in self._runners)
 
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return [runner.consumer for runner in self._runners]
+
     def consumer(self, name: str) -> Consumer:
         """The consumer of that name."""
         return next(runner.consumer for runner in self._runners if runner.name == name)

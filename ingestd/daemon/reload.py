@@ -35,6 +35,7 @@ from .generation import Generation, differences, disclosure_of, next_generation,
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
+from .state_sizes import StateSizes
 from .systemd.notifier import Notifier
 
 __all__ = ["Parts", "Reload"]
@@ -56,6 +57,7 @@ class Parts(NamedTuple):
     live: LiveEvents
     consumers: PartitionConsumers
     metrics: Metrics
+    sizes: StateSizes
 
     def adopt(self, after: Generation) -> None:
         """Apply this generation to new requests and to all limits."""
@@ -64,6 +66,7 @@ class Parts(NamedTuple):
         file_limits.raise_limit(file_limits.needed(config.http.max_connections))
         self.backpressure.room.adopt(config.http.max_waiting, int(config.http.max_buffered))
         self.retentions.adopt(config.journal)
+        self.sizes.adopt(config)
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)

@@ -57,6 +57,7 @@ from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
 from .run_file import RunState
 from .shutdown import Shutdown
+from .state_sizes import StateSizes
 from .systemd.notifier import Notifier
 from .systemd.passed_sockets import EVENTS, OPERATORS, inherited_sockets
 
@@ -170,11 +171,13 @@ class Server:
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
                 died=self._died, forced=stop.forced, give_way=backpressures[0].pace.give_way,
             )  # fmt: skip
+            sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
             forgotten = Forgotten(self.partitions, consumers, self._live, self._lines)
             self.watch(forgotten.follow(), name="erasures")
             retentions = await self._begin_retention(consumers, backpressures)
+            sizes.journals = retentions
             health = Health(self.partitions, self._losses, retentions)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
@@ -184,7 +187,7 @@ class Server:
             dead_letters = DeadLetterPages(
                 self.partitions, self._run_state.config, disclosure=lambda: self._live.disclosure
             )
-            show = partial(self._show, consumers, [overview.show, dead_letters.show])
+            show = partial(self._show, consumers, sizes, [overview.show, dead_letters.show])
             show(generation)
             hosts = OwnHosts(config.ops)
             ops = make_ops_app(
@@ -207,7 +210,7 @@ class Server:
             )
             parts = Parts(
                 partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
-                connections, public, hosts, self._live, consumers, metrics,
+                connections, public, hosts, self._live, consumers, metrics, sizes,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
@@ -220,6 +223,13 @@ class Server:
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
+
+    async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
+        sizes = StateSizes(self.partitions, self._generation.config, consumers)
+        await sizes.start()
+        self._metrics.show_state(sizes)
+        self.watch(sizes.run(), name="sizes of the state")
+        return sizes
 
     async def _begin_retention(
         self, consumers: PartitionConsumers, backpressures: Sequence[Backpressure]
@@ -290,9 +300,14 @@ class Server:
         )  # fmt: skip
 
     def _show(
-        self, consumers: PartitionConsumers, pages: Sequence[Callable[[Shown], None]], generation: Generation
+        self,
+        consumers: PartitionConsumers,
+        sizes: StateSizes,
+        pages: Sequence[Callable[[Shown], None]],
+        generation: Generation,
     ) -> None:
         """Show sinks and consumers in the metrics and on the operators' page."""
+        sizes.share_out()
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
         self._metrics.show_sinks(sinks)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Any
 
 import msgspec
 
 from ingestd.api.events import Record
+from ingestd.api.journal import Journal
 from ingestd.api.store import State, state_key
 
 __all__ = [
+    "BYTES_KIND",
+    "RECORD_GONE",
     "DeadLetter",
+    "add_letter_bytes",
     "change_letter",
+    "load_letter_bytes",
+    "make_letter",
+    "measure_letters",
     "newest_letters",
     "read_letter",
     "read_letters",
     "remove_letter",
     "save_dead_letter",
+    "whole_record",
 ]
 
 _ERASURE_REASON = "the sink did not take this erasure; its answer may name the person, so only the log has it"
+BYTES_KIND = "dead-letter-bytes"
+RECORD_GONE = "its record is in the journal no more, and was not kept: dead letters had reached [store] max_size"
 
 _PAGE = 100
 _PAGE_BYTES = 2 << 20
@@ -40,18 +51,38 @@ class DeadLetter(msgspec.Struct):
     position: int
     received_at: int
     record: msgspec.Raw
-    """The body of the record in the journal."""
+    """The body of the record in the journal, or only its ids if it was left out."""
+    omitted: int = 0
+    """The size of the record in bytes if it was left out, because the dead letters of the sink were large; else 0."""
 
     def to_record(self) -> Record:
         return Record(self.type, self.received_at, bytes(self.record), self.position)
 
     @property
     def size(self) -> int:
-        """The size of the record in bytes."""
+        """What the letter has of the record, in bytes."""
         return len(memoryview(self.record))
 
+    @property
+    def record_size(self) -> int:
+        """The size of the record in bytes."""
+        return self.omitted or self.size
+
+
+class _Ids(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What stays of a record that is left out. `ingestd forget` finds the person by it."""
+
+    id: Any = None
+    key: Any = None
+    tenant: Any = None
+    anonymous_id: Any = None
+    user_id: Any = None
+
+
+_LONGEST = 512  # characters of an id that stays
 
 _decode = msgspec.json.Decoder(DeadLetter).decode
+_decode_ids = msgspec.json.Decoder(_Ids).decode
 
 
 def _encode(letter: DeadLetter) -> str:
@@ -60,6 +91,62 @@ def _encode(letter: DeadLetter) -> str:
 
 def _key(sink: str, number: int) -> str:
     return state_key("dead-letter", "", f"{sink}:{number}")
+
+
+def make_letter(number: int, record: Record, reason: str, *, at: int, attempts: int, room: float) -> DeadLetter:
+    """A letter with the record, or without it if the record is larger than `room`, in bytes."""
+    body, omitted = record.body, 0
+    if len(body) > room:
+        ids = _ids_of(body)
+        names = [name for name in ids.__struct_fields__ if not _is_short(getattr(ids, name))]
+        body, omitted = msgspec.json.encode(msgspec.structs.replace(ids, **dict.fromkeys(names))), len(body)
+    return DeadLetter(number, reason, at, attempts, record.type, record.position, record.at, msgspec.Raw(body), omitted)
+
+
+def _ids_of(body: bytes) -> _Ids:
+    try:
+        return _decode_ids(body)
+    except msgspec.DecodeError:  # a plugin's record may be any value
+        return _Ids()
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST
+
+
+async def whole_record(letter: DeadLetter, journal: Journal) -> Record | None:
+    """The record of a letter. One that was left out is read from the journal; None if it is there no more.
+
+    Raises `Unavailable`.
+    """
+    if not letter.omitted:
+        return letter.to_record()
+    for record in await journal.read(letter.position - 1, 1):
+        there = record.position, record.at, record.type, _ids_of(record.body).id
+        if there == (letter.position, letter.received_at, letter.type, _ids_of(bytes(letter.record)).id):
+            return record
+    return None
+
+
+async def load_letter_bytes(state: State, sink: str) -> int | None:
+    """What the letters of a sink have of their records, in bytes; None if an earlier version has not counted it."""
+    found = await state.get(state_key(BYTES_KIND, "", sink))
+    return None if found is None else int(found)
+
+
+async def add_letter_bytes(state: State, sink: str, size: int) -> None:
+    """Count a letter, or with a negative size the removal of one. `ingestd forget` changes sizes, uncounted."""
+    await state.put(state_key(BYTES_KIND, "", sink), str(max(0, (await load_letter_bytes(state, sink) or 0) + size)))
+
+
+async def measure_letters(state: State, sink: str, last: int) -> int:
+    """Count all letters up to a number once, by reading all of them. Returns their bytes."""
+    size = 0
+    async for letter in read_letters(state, sink, 0, last):
+        size += letter.size
+        state.release(keys=[_key(sink, letter.number)])
+    await add_letter_bytes(state, sink, size)
+    return size
 
 
 async def save_dead_letter(state: State, sink: str, letter: DeadLetter) -> None:

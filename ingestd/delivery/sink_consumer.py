@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TypeVar
-
-import msgspec
 
 from ingestd.api import times
 from ingestd.api.consumer import Consumer, NextAction, Step
@@ -24,7 +23,19 @@ from ingestd.consumers.erasures import REMOVED
 from .batch_plan import BatchPlan, load_plan, save_plan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
 from .dead_letter_log import DeadLetterLog
-from .dead_letters import DeadLetter, read_letter, read_letters, remove_letter, save_dead_letter
+from .dead_letters import (
+    RECORD_GONE,
+    DeadLetter,
+    add_letter_bytes,
+    load_letter_bytes,
+    make_letter,
+    measure_letters,
+    read_letter,
+    read_letters,
+    remove_letter,
+    save_dead_letter,
+    whole_record,
+)
 from .evidence import Evidence
 from .filters import make_filter
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
@@ -88,6 +99,10 @@ class SinkConsumer(Consumer):
         """None while the progress is unknown, or if there is none."""
         self.only_commands = False
         """Whether it delivers records only while it executes commands, so that it is idle after the last one."""
+        self.max_letter_bytes = math.inf
+        """The size that all dead letters may reach, in bytes. Further ones are without their records."""
+        self.letter_bytes = 0
+        """What the dead letters have of their records, in bytes, as far as this daemon knows."""
         self.last_reason: str | None = None
         """The reason of the newest dead letter, if that letter still exists."""
         self._options = options
@@ -168,10 +183,14 @@ class SinkConsumer(Consumer):
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
         # In one round trip, which is most of the work of an idle daemon with many partitions.
-        self._orders, self.progress, stored = await asyncio.gather(
-            load_commands(state, name), load_progress(state, name), load_last_failure(state, name)
-        )
+        self._orders, self.progress, stored, size = await asyncio.gather(
+            load_commands(state, name), load_progress(state, name), load_last_failure(state, name),
+            load_letter_bytes(state, name),
+        )  # fmt: skip
         progress = self.progress
+        if size is None and progress is not None and progress.dead:
+            size = await measure_letters(state, name, progress.letters)
+        self.letter_bytes = size or 0
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
         trouble = self._trouble
@@ -297,7 +316,7 @@ class SinkConsumer(Consumer):
         if isinstance(command, Replay):
             letters = await self._tried(self._replay(command, step, progress, journal, position))
         else:
-            await self._tried(self._see_to_letters(command, step, progress))
+            await self._tried(self._see_to_letters(command, step, progress, journal))
         await save_progress(step.state, self.sink.name, progress)
         step.committed = lambda: self._committed(progress, letters)
 
@@ -350,32 +369,44 @@ class SinkConsumer(Consumer):
     def _is_replayed(self, record: Record, command: Replay) -> bool:
         return self._passes(record) and (command.keys is None or record.envelope().key in command.keys)
 
-    async def _see_to_letters(self, command: OperatorCommand, step: Step, progress: Progress) -> None:
+    async def _see_to_letters(self, command: OperatorCommand, step: Step, progress: Progress, journal: Journal) -> None:
         assert not isinstance(command, Replay)
         most = self.max_records if isinstance(command, Retry) else _DISCARDED
         letters: list[DeadLetter] = []
         size, last = 0, min(command.last, progress.letters)
         async for letter in read_letters(step.state, self.sink.name, progress.at, last, command.letters):
             letters.append(letter)
-            size += letter.size
+            size += letter.record_size
             if len(letters) == most or size >= _LETTERS_SIZE:
                 break
         if not letters:
             _finish(progress, command)
         elif isinstance(command, Retry):
-            await self._retry(letters, step.state, progress)
+            await self._retry(letters, step.state, progress, journal)
         else:
             for letter in letters:
-                await remove_letter(step.state, self.sink.name, letter.number)
+                await self._remove(letter, step.state)
             progress.discarded += len(letters)
             progress.at = letters[-1].number
 
-    async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress) -> None:
-        written = await self._retries.write([letter.to_record() for letter in letters])
+    async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress, journal: Journal) -> None:
+        records: list[Record] = []
+        for letter in letters:
+            record = await whole_record(letter, journal)
+            if record is None:
+                break
+            records.append(record)
+        if not records:  # further letters come with the next step
+            if RECORD_GONE not in letters[0].reason:
+                letters[0].reason = f"{RECORD_GONE}; {letters[0].reason}"
+                await save_dead_letter(state, self.sink.name, letters[0])
+            progress.at = letters[0].number
+            return
+        written = await self._retries.write(records)
         for index, letter in enumerate(letters[: written.done]):
             given_up = written.given_up.get(index)
             if given_up is None:
-                await remove_letter(state, self.sink.name, letter.number)
+                await self._remove(letter, state)
                 progress.retried += 1
             else:
                 letter.reason, letter.at = given_up.reason, times.now()
@@ -383,12 +414,18 @@ class SinkConsumer(Consumer):
                 await save_dead_letter(state, self.sink.name, letter)
         progress.at = letters[written.done - 1].number
 
+    async def _remove(self, letter: DeadLetter, state: State) -> None:
+        await remove_letter(state, self.sink.name, letter.number)
+        await add_letter_bytes(state, self.sink.name, -letter.size)
+
     async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
         progress.letters += 1
-        letter = DeadLetter(
-            progress.letters, given_up.reason, times.now(), given_up.attempts, record.type, record.position, record.at,
-            msgspec.Raw(record.body),
+        size = await load_letter_bytes(state, self.sink.name) or 0
+        letter = make_letter(
+            progress.letters, record, given_up.reason,
+            at=times.now(), attempts=given_up.attempts, room=self.max_letter_bytes - size,
         )  # fmt: skip
+        await add_letter_bytes(state, self.sink.name, letter.size)
         await save_dead_letter(state, self.sink.name, letter)
         return letter
 

@@ -57,6 +57,11 @@ class SinkStatus:
         return sum(progress.dead for progress in found if progress is not None)
 
     @property
+    def dead_letter_bytes(self) -> int:
+        """What these dead letters have of their records, in bytes."""
+        return sum(each.letter_bytes for each in self.feeders if each.progress is not None)
+
+    @property
     def last_dead_letter_reason(self) -> str | None:
         """The reason of the newest dead letter. None if the letter is gone, or another daemon has the sink's cursor.
 

@@ -135,7 +135,7 @@ class DeadLetterPages:
             "receivedAt": times.format_time(letter.received_at),
             "attempts": letter.attempts,
             "position": letter.position,
-            "bytes": letter.size,
+            "bytes": letter.record_size,
             "reason": shortened(letter.reason) if self._disclosure().level == "all" else presentable(letter.reason),
             "commands": {
                 "show": self._command("dead-letters", "show", sink, number),

@@ -32,6 +32,8 @@ def sample_entries(now: int) -> list[Entry]:
         Entry(key("expired"), "late", expires=now - 1000),
         Entry(key("large"), "x" * 300_000),
         Entry(key("fields"), fields={"name": Field(now, "Ada"), "plan": Field(1, "a|b"), "": Field(-5, "")}),
+        Entry(key("expiring fields"), fields={"name": Field(now, "Ada")}, expires=now + 3_600_000),
+        Entry(key("expired fields"), fields={"name": Field(now, "Ada")}, expires=now - 2000),
         Entry(key("many fields"), fields={f"field {number}": Field(number, "v" * number) for number in range(1500)}),
         Entry(key("set"), members={"b": 2, "a": 2, "older": -7, "newer": now}),
         Entry(key("expiring set"), members={"one": 1, "two": now}, expires=now + 1_800_000),

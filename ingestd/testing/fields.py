@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from ingestd.api.backend import Backend
-from ingestd.api.store import Field, state_key
+from ingestd.api.store import Field, Store, state_key
 
 from .state_keys import KEY, NOW, OTHER
 
@@ -34,7 +34,7 @@ class FieldsContract(ABC):
             await state.merge(KEY, {"plan": Field(5, "platinum")})
             assert (await state.fields(KEY))["plan"] == Field(5, "platinum"), "only a later field keeps its value"
 
-    async def test_fields_do_not_expire_and_are_a_copy(self, tmp_path: Path) -> None:
+    async def test_fields_without_a_life_stay_and_are_a_copy(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:
             state = backend.store.begin(NOW)
             await state.merge(KEY, {"plan": Field(1, "gold")})
@@ -43,6 +43,90 @@ class FieldsContract(ABC):
             assert found == {"plan": Field(1, "gold")}
             found.clear()
             assert await backend.store.begin(NOW).fields(KEY) == {"plan": Field(1, "gold")}
+
+    async def test_fields_live_from_the_last_merge(self, tmp_path: Path) -> None:
+        one, two = {"plan": Field(1, "gold")}, {"name": Field(2, "Ada")}
+        for step, key in ((False, KEY), (True, OTHER)):
+            async with self.backend(tmp_path) as backend:
+                for at, fields, ttl in ((NOW, one, 1000), (NOW + 500, two, 800), (NOW + 600, one, 10)):
+                    state = backend.store.begin(at, step=step)
+                    await state.merge(key, fields, ttl=ttl)
+                    await backend.store.commit(state)
+            async with self.backend(tmp_path) as backend:
+                assert await backend.store.begin(NOW + 1300).fields(key) == one | two
+                late = NOW + 1301
+                state = backend.store.begin(late, step=step)
+                assert await state.fields(key) == {}
+                await state.merge(key, {"city": Field(3, "Rome")}, ttl=1000)
+                assert await state.fields(key) == {"city": Field(3, "Rome")}, "what has ended does not come back"
+                await backend.store.commit(state)
+            async with self.backend(tmp_path) as backend:
+                assert await backend.store.begin(late + 1000).fields(key) == {"city": Field(3, "Rome")}
+                assert await backend.store.begin(late + 1001).fields(key) == {}
+                state = backend.store.begin(late, step=step)
+                await state.merge(key, one)
+                await state.merge(key, two, ttl=5)
+                await backend.store.commit(state)
+            async with self.backend(tmp_path) as backend:
+                assert len(await backend.store.begin(late + 10**9).fields(key)) == 3, "it is for ever"
+
+    async def test_entries_without_an_end_get_one(self, tmp_path: Path) -> None:
+        async with self.backend(tmp_path) as backend:
+            if type(backend.store).set_ends is Store.set_ends:
+                return
+            keys = {part: state_key("contract", "shop", part) for part in ("value", "fields", "ending", "gone")}
+            foreign = state_key("contract-other", "shop", "value")
+            state = backend.store.begin(NOW)
+            for key in (keys["value"], foreign):
+                await state.put(key, "x")
+            await state.merge(keys["fields"], {"plan": Field(1, "gold")})
+            await state.merge(keys["ending"], {"plan": Field(1, "gold")}, ttl=10_000)
+            await backend.store.commit(state)
+            await backend.store.set_ends("contract", lambda key: NOW + (500 if key == keys["value"] else 1000))
+        async with self.backend(tmp_path) as backend:
+            for after, there in ((500, (True, True)), (501, (False, True)), (1001, (False, False))):
+                state = backend.store.begin(NOW + after)
+                found = await state.get(keys["value"]) == "x", len(await state.fields(keys["fields"])) == 1
+                assert found == there
+                assert await state.fields(keys["ending"])
+                assert await state.get(foreign) == "x"
+
+    async def test_the_size_of_fields_is_known(self, tmp_path: Path) -> None:
+        ttl = 10**11
+        async with self.backend(tmp_path) as backend:
+            before = await backend.store.size()
+            if before is None:
+                return
+            assert before.fields == 0
+            assert before.used > 0
+            assert before.free <= before.capacity
+            state = backend.store.begin(NOW)
+            await state.merge(KEY, {"plan": Field(1, "é" * 5000), "name": Field(1, "Ada")}, ttl=ttl)
+            await state.merge(OTHER, {"plan": Field(1, "x" * 10_000)})
+            await backend.store.commit(state)
+        async with self.backend(tmp_path) as backend:
+            size = await backend.store.size()
+            assert size is not None
+            assert 20_000 < size.fields < 40_000
+            state = backend.store.begin(NOW + 1)
+            await state.merge(KEY, {"plan": Field(2, "")}, ttl=2 * ttl)
+            await backend.store.commit(state)
+            size = await backend.store.size()
+            assert size is not None
+            assert 10_000 < size.fields < 20_000
+            state = backend.store.begin(NOW + 1, step=True)
+            await state.merge(KEY, {"plan": Field(3, "x" * 5000)}, keep=1, ttl=ttl)
+            await state.delete(OTHER)
+            await backend.store.commit(state)
+            size = await backend.store.size()
+            assert size is not None
+            assert 5000 < size.fields < 10_000
+            state = backend.store.begin(NOW + 1)
+            await state.delete(KEY)
+            await backend.store.commit(state)
+            size = await backend.store.size()
+            assert size is not None
+            assert size.fields == 0
 
     async def test_an_entry_never_holds_both_a_value_and_fields(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:

@@ -206,6 +206,13 @@ class Entries:
             if entry.in_flight:
                 self._adrift.add(entry.key)
 
+    def set_ends(self, ends: Iterable[tuple[str, int]]) -> None:
+        """Give entries in memory an end if they have none, as the caller does in the file."""
+        for key, end in ends:
+            entry = self._known.get(key)
+            if entry is not None and not entry.absent and entry.expires is None:
+                entry.expires = end
+
     def forget_unused(self) -> None:
         """Drop the entries that nobody has looked up since the last call."""
         if _MARK in self._known:

@@ -128,26 +128,32 @@ class CachedState(State):
             self._changed(members)
 
     async def merge(
-        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+        self,
+        key: str,
+        fields: Mapping[str, Field],
+        *,
+        keep: int | None = None,
+        keep_size: int | None = None,
+        ttl: int | None = None,
     ) -> int:
         if not fields:
             return 0
         entry = self._at_hand(key) or await self.look(key)
-        changed, gone = entry.merge(fields, keep, keep_size)
+        changed, gone = entry.merge(fields, keep, keep_size, self.now, ttl)
         if changed:
             self._changed(entry)
         return gone
 
     async def fields(self, key: str) -> dict[str, Field]:
         entry = self._at_hand(key) or await self.look(key)
-        return {} if entry.fields is None else dict(entry.fields.items())
+        return {} if entry.fields is None or self._has_expired(entry) else dict(entry.fields.items())
 
     async def _set_of(self, key: str) -> SetEntry:
         entry = await self.look(set_key(key))
         assert isinstance(entry, SetEntry)
         return entry
 
-    def _has_expired(self, entry: SetEntry) -> bool:
+    def _has_expired(self, entry: Entry) -> bool:
         return entry.expires is not None and entry.expires < self.now
 
     async def push(

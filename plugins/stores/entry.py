@@ -39,7 +39,7 @@ _SET = "#"
 _BESIDE = 400  # bytes of an entry without its value: the object, its key, and its slot in the cache
 _BESIDE_FIELD = 150  # the same for a field, without its name and its value
 _BESIDE_MEMBER = 200
-_UNCHANGED = FieldChanges({}, is_first=False)
+_UNCHANGED = FieldChanges({}, with_row=False)
 
 
 def set_key(key: str) -> str:
@@ -132,22 +132,33 @@ class Entry:
     def _row_of_fields(self, fields: Fields) -> Row:
         changes = fields.take_changes()
         if fields:
-            return self.key, None, changes, None
+            return self.key, None, changes, self.expires
         # The row's fields in the file disappear with it: the row is deleted, or gets the value.
         self.fields = None
         self.written = None if self.expires is None else self.value
         return self.key, self.value, None, self.expires
 
-    def merge(self, fields: Mapping[str, Field], keep: int | None, keep_size: int | None) -> tuple[bool, int]:
+    def merge(
+        self, fields: Mapping[str, Field], keep: int | None, keep_size: int | None, now: int, ttl: int | None
+    ) -> tuple[bool, int]:
         """Set fields; a value is replaced. Returns whether anything changed, and how many fields were dropped.
 
         `State.merge` explains the bounds.
         """
         present = Fields() if self.fields is None else self.fields
-        changed = present.merge(fields)
+        if self.expires is not None and self.expires < now:
+            present.clear()
+        expires = None if ttl is None else now + ttl
+        has_life = len(present) > 0
+        if has_life:
+            expires = None if expires is None or self.expires is None else max(expires, self.expires)
+        lives_on = has_life and expires == self.expires
+        changed = present.merge(fields) or (has_life and not lives_on)
         gone = present.drop_oldest(keep, keep_size)
         if changed:
-            self.value, self.fields, self.expires = None, present, None
+            if not lives_on:
+                present.write_row()
+            self.value, self.fields, self.expires = None, present, expires
         return changed or gone > 0, gone
 
     def clear(self) -> None:

@@ -13,23 +13,26 @@ __all__ = ["FieldChanges", "Fields", "field_size"]
 
 
 class FieldChanges(NamedTuple):
-    """Changed fields by name; None stands for a removed field. `is_first`: the file has no row of the entry yet."""
+    """Changed fields by name; None stands for a removed field.
+
+    `with_row`: the file has no row of the entry yet, or one with another expiry.
+    """
 
     fields: Mapping[str, Field | None]
-    is_first: bool
+    with_row: bool
 
 
 class Fields:
     """Fields by name. The cost of a merge depends on the merged fields, not on the fields that are there already."""
 
-    __slots__ = ("_by_name", "_changed", "_in_order", "_is_first", "memory", "size")
+    __slots__ = ("_by_name", "_changed", "_in_order", "_with_row", "memory", "size")
 
     def __init__(self, by_name: Mapping[str, Field] | None = None, *, durable: bool = False) -> None:
         self._by_name = {} if by_name is None else dict(by_name)
         self._in_order = not by_name
         """Whether the oldest come first. Sorting waits until the order matters; newer fields at the end keep it."""
         self._changed: dict[str, Field | None] = {} if durable else {**self._by_name}
-        self._is_first = not durable
+        self._with_row = not durable
         self.size = sum([field_size(name, field) for name, field in self._by_name.items()])
         """Size of all names and values, in bytes of UTF-8."""
         self.memory = sum([_memory_of(name, field) for name, field in self._by_name.items()])
@@ -46,7 +49,7 @@ class Fields:
         copy._by_name = {**self._by_name}
         copy._in_order = self._in_order
         copy._changed = {**self._changed}
-        copy._is_first = self._is_first
+        copy._with_row = self._with_row
         copy.size, copy.memory = self.size, self.memory
         return copy
 
@@ -86,6 +89,10 @@ class Fields:
             gone += 1
         return gone
 
+    def write_row(self) -> None:
+        """Have the next commit write the row of the entry too."""
+        self._with_row = True
+
     def clear(self) -> None:
         self._changed.update(dict.fromkeys(self._by_name))
         self._by_name = {}
@@ -98,8 +105,8 @@ class Fields:
 
     def take_changes(self) -> FieldChanges:
         """The changes since the last call, for a commit to write."""
-        changes = FieldChanges(self._changed, self._is_first)
-        self._changed, self._is_first = {}, False
+        changes = FieldChanges(self._changed, self._with_row)
+        self._changed, self._with_row = {}, False
         return changes
 
 

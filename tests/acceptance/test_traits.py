@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Reply, Shop
 from tests.support.redis_shop import redis_shop
 
@@ -104,6 +109,37 @@ def test_in_a_batch_only_the_request_beyond_the_bound_is_refused(shop: Shop, dae
     assert [result["session"]["isNew"] for result in results if result["status"] == 200] == (
         [] if alone else [True, False, False, False]
     )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_beyond_the_bound_of_the_store_traits_of_strangers_are_not_kept(kind: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        tables = {"store": 'max_size = "100KiB"'}
+        shop = Shop(tmp_path, tables) if kind == "sqlite" else stack.enter_context(redis_shop(tmp_path, tables=tables))
+
+        def send(daemon: Daemon, count: int, **members: Any) -> float:
+            """Send identify requests of new visitors. Returns how many traits were not kept."""
+            before = daemon.metric("ingestd_identity_traits_refused_total")
+            for _ in range(count):
+                body = {"anonymousId": visitor(), "traits": {"about": "x" * 3000}, **members}
+                assert identify(shop, daemon, body).status == 200
+            return daemon.metric("ingestd_identity_traits_refused_total") - before
+
+        records = len(shop.exported())
+        with shop.serve() as daemon:
+            assert 0 < send(daemon, 30) < 25
+            assert send(daemon, 1, userId=visitor()) == 0, "users have more room"
+            assert daemon.metric("ingestd_state_max_bytes") == 100 * 1024
+        text = shop.command("check")
+        assert "max_size = 100KiB; profiles are nearly full" in text
+        with shop.serve() as daemon:
+            assert daemon.metric("ingestd_state_profile_bytes") > 50_000
+            assert send(daemon, 3) == 3, "also after a restart"
+            shop.config.write_text(shop.config.read_text().replace("100KiB", "1MiB"))
+            os.kill(daemon.pid, signal.SIGHUP)
+            wait_until(lambda: daemon.metric("ingestd_config_generation") == 2)
+            assert send(daemon, 3) == 0
+        assert len(shop.exported()) == records + 37, "every request is stored"
 
 
 def test_the_precedence_of_faults(shop: Shop, daemon: Daemon) -> None:

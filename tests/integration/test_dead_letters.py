@@ -23,10 +23,17 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
-from ingestd.api.store import State
+from ingestd.api.store import State, state_key
 from ingestd.consumers.group import ConsumerStatus
 from ingestd.delivery import SinkConsumer, SinkOptions
-from ingestd.delivery.dead_letters import DeadLetter, read_letters
+from ingestd.delivery.dead_letters import (
+    BYTES_KIND,
+    RECORD_GONE,
+    DeadLetter,
+    load_letter_bytes,
+    read_letters,
+    whole_record,
+)
 from ingestd.delivery.operator_commands import (
     Discard,
     OperatorCommand,
@@ -309,6 +316,41 @@ class Sinks:
             assert {*shelf.taken} == {*range(1, 16)} - {2, 3, 6, 10, 11}
             assert (consumer.delivered, consumer.given_up, status.processed) == (7, 5, 12)
             await assert_nothing_is_missing(backend, shelf)
+
+    async def test_beyond_their_bound_letters_are_without_their_records_which_the_journal_has(self) -> None:
+        shelf = Shelf(refused={*range(1, 7)})
+        async with self.backend() as backend:
+            async with daemon(backend, shelf) as (consumer, _):
+                consumer.max_letter_bytes = 6000
+                await append(backend, view(6, context={"more": "x" * 3000}, userId="u" * 1000))
+                await at_rest(backend)
+                records, letters = await backend.journal.read(0, 6), await letters_of(backend)
+                assert [bool(letter.omitted) for letter in letters] == [False] * 1 + [True] * 5
+                for record, letter in zip(records, letters, strict=True):
+                    assert letter.record_size == len(record.body)
+                    assert await whole_record(letter, backend.journal) == record
+                    ids = letter.to_record().decode()
+                    assert (ids["id"], ids["anonymousId"]) == (record.decode()["id"], record.decode()["anonymousId"])
+                assert sum(letter.size for letter in letters) < 7000
+                await until(lambda: consumer.letter_bytes == sum(letter.size for letter in letters))
+                await backend.journal.trim(4, 100)
+                shelf.refused = set()
+                await give(backend, Retry(last=ALL), Retry(last=ALL))
+                await at_rest(backend)
+                assert shelf.taken == [1, 5, 6]
+                gone = await letters_of(backend)
+                assert [letter.position for letter in gone] == [2, 3, 4]
+                assert all(letter.reason == f"{RECORD_GONE}; no {letter.position}" for letter in gone)
+                assert await whole_record(gone[0], backend.journal) is None
+            state = backend.store.begin(times.now())
+            await state.delete(state_key(BYTES_KIND, "", NAME))  # as an earlier version leaves the store
+            await backend.store.commit(state)
+            async with daemon(backend, shelf) as (again, _):
+                await until(lambda: again.letter_bytes == sum(letter.size for letter in gone))
+                await give(backend, Discard(last=ALL))
+                await at_rest(backend)
+                await until(lambda: again.letter_bytes == 0)
+                assert await load_letter_bytes(backend.store.begin(times.now()), NAME) == 0
 
     async def test_a_poison_record_alone_waits_until_the_sink_takes_another_record(self) -> None:
         """A record that the sink had before proves nothing: the sink may recognise it, and refuse all new ones."""

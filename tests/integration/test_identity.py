@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.api import times
 from ingestd.api.events import Endpoint, Event
 from ingestd.api.ids import time_uuid
 from ingestd.api.options import Size
 from ingestd.api.privacy import Person
-from ingestd.api.store import Store, key_digest, state_key
+from ingestd.api.store import Field, Store, key_digest, state_key
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
 from tests.support.backends import PluginDaemon, sqlite_backend, sqlite_daemon
@@ -218,7 +219,7 @@ def test_links_and_profiles_equal_the_model_after_any_identify_requests(
                     await stack.aclose()
                     identity = Identity((await stack.enter_async_context(sqlite_backend(folder))).store, plugin)
                     continue
-                now += step.pause
+                now = min(now + step.pause, START + 89 * DAY)  # before the first profile ends
                 linked = await identity.identify(now, step.visitor, step.user, step.traits, signed=step.signed)
                 assert linked == model.identify(now, step)
                 assert await identity.user_of(step.visitor) == model.links.get(step.visitor)
@@ -443,3 +444,72 @@ async def test_forgetting_a_person_deletes_the_counts_for_the_bounds(tmp_path: P
         assert await state.window(state_key("link-changes", "shop", "v")) == []
         await backend.store.commit(state)
         assert await identity.identify(START, ("shop", "w"), "ann") is True
+
+
+# Lives, and the bound of all profiles
+
+DAY = 86_400_000
+
+
+async def test_profiles_and_links_end_after_their_last_use(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        identity = Identity(backend.store)
+
+        async def there(at: int) -> tuple[bool, ...]:
+            state = backend.store.begin(at)
+            profiles = anonymous_profile("shop", "v"), user_profile("shop", "ann"), user_profile("shop", "bob")
+            found = [bool(await state.fields(each)) for each in profiles]
+            return *found, await state.get(state_key("link", "shop", "w")) is not None
+
+        await identity.identify(START, ("shop", "v"), None, {"plan": "free"})
+        await identity.identify(START, ("shop", "w"), "ann", {"plan": "free"})
+        await identity.identify(START, ("shop", "x"), "bob", {"plan": "free"}, signed=True)
+        assert await there(START + 90 * DAY) == (True, True, True, True)
+        assert await there(START + 91 * DAY) == (False, True, True, True)
+        assert await there(START + 400 * DAY) == (False, True, True, True)
+        assert await there(START + 430 * DAY) == (False, False, True, False)
+        late = START + 89 * DAY
+        await identity.identify(late, ("shop", "v"), None, {"plan": "paid"})
+        state = backend.store.begin(START + 300 * DAY)
+        assert await IdentityPlugin(IdentityPlugin.Options()).resolve_user(request(("shop", "w")), state) == "ann"
+        await backend.store.commit(state)
+        assert await there(late + 90 * DAY) == (True, True, True, True)
+        assert await there(START + 700 * DAY) == (False, False, True, True)
+
+
+async def test_entries_of_an_earlier_version_get_their_ends_at_the_start(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        state = backend.store.begin(times.now())
+        await state.merge(anonymous_profile("shop", "v"), {"plan": Field(1, '"free"')})
+        await state.put(state_key("link", "shop", "v"), "x" * 32 + "ann")
+        await backend.store.commit(state)
+    async with sqlite_daemon(tmp_path) as daemon:
+        IdentityPlugin(IdentityPlugin.Options()).startup(daemon)
+        await asyncio.sleep(0.5)
+        for days, there in (90, (True, True)), (92, (False, True)), (431, (False, False)):
+            state = daemon.store.begin(times.now() + days * DAY)
+            profile = bool(await state.fields(anonymous_profile("shop", "v")))
+            assert (profile, await state.get(state_key("link", "shop", "v")) is not None) == there
+
+
+async def test_beyond_the_bound_only_traits_that_somebody_vouches_for_are_kept(tmp_path: Path) -> None:
+    async with sqlite_daemon(tmp_path) as daemon:
+        plugin = IdentityPlugin(IdentityPlugin.Options())
+        plugin.startup(daemon)
+        store, identity = daemon.store, Identity(daemon.store, plugin)
+        store.max_size = 100_000
+        for number in range(100):
+            await identity.identify(START, ("shop", f"v{number}"), None, {"about": "x" * 1000})
+        kept = [number for number in range(100) if await identity.traits_of_visitor(("shop", f"v{number}"))]
+        assert 30 < len(kept) < 50, "half of the room, counted at once"
+        assert kept == [*range(len(kept))]
+        assert await identity.identify(START, ("shop", "v99"), "ann", {"plan": "free"}), "links go on"
+        assert await identity.traits_of_user(("shop", "ann")) == {"plan": (START, "free")}
+        store.field_bytes = 75_000
+        await identity.identify(START, ("shop", "v0"), "bob", {"plan": "free", "email": "bob@shop.example"})
+        assert await identity.traits_of_user(("shop", "bob")) == {}
+        assert await identity.user_of(("shop", "v0")) == "bob"
+        await identity.identify(START, ("shop", "v1"), "eve", {"plan": "free"}, signed=True)
+        assert {*await identity.traits_of_user(("shop", "eve"))} == {"plan", "about"}
+        refused = daemon.registry.get_sample_value("ingestd_identity_traits_refused_total")
+        assert refused == (100 - len(kept)) + 3

@@ -21,6 +21,7 @@ from ingestd.storage.copy_mark import refuse_unfinished
 from ingestd.storage.store_loss import CURE
 
 from .report import Report
+from .state import look_at_state
 
 __all__ = ["look_at_store"]
 
@@ -55,6 +56,8 @@ async def look_at_store(
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             now = times.now()
             report.add("journal", _sizes(partitions, config.journal, now))
+            there = [each for each in backends.partitions if each.name not in missing]
+            report.add("journal", await look_at_state(there, config))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
             lags = [lag for each in partitions for lag in await _lags(each, now)]

@@ -41,7 +41,13 @@ class ReadOnlyState(State):
         self.deleted.add(key)
 
     async def merge(
-        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+        self,
+        key: str,
+        fields: Mapping[str, Field],
+        *,
+        keep: int | None = None,
+        keep_size: int | None = None,
+        ttl: int | None = None,
     ) -> int:
         return 0
 

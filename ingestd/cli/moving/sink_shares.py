@@ -11,7 +11,15 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.delivery.batch_plan import load_plan
-from ingestd.delivery.dead_letters import read_letters, remove_letter, save_dead_letter
+from ingestd.delivery.dead_letters import (
+    BYTES_KIND,
+    add_letter_bytes,
+    load_letter_bytes,
+    read_letters,
+    remove_letter,
+    save_dead_letter,
+    whole_record,
+)
 from ingestd.delivery.operator_commands import load_commands, set_paused
 from ingestd.delivery.progress import Progress, load_last_failure, load_progress, save_last_failure, save_progress
 from ingestd.delivery.sink_consumer import PREFIX
@@ -21,7 +29,7 @@ from .sides import Side
 
 __all__ = ["SINK_KINDS", "refuse_unfinished_work", "share_sink"]
 
-SINK_KINDS = frozenset({"dead-letter", "sink-batch", "sink-orders", "sink-progress", "sink-trouble"})
+SINK_KINDS = frozenset({"dead-letter", BYTES_KIND, "sink-batch", "sink-orders", "sink-progress", "sink-trouble"})
 """The kinds of entries that this module shares out."""
 
 
@@ -66,7 +74,7 @@ async def share_sink(
     await _clear(target, sink, sum(progress.letters for progress in all_progress if progress is not None))
     total = Progress(0)
     counts, newest, position = [0] * len(target), [0] * len(target), begin
-    for state, progress, reached in zip(states, all_progress, cut.positions, strict=True):
+    for side, state, progress, reached in zip(source, states, all_progress, cut.positions, strict=True):
         if progress is None:
             continue
         _add(total, progress, reached)
@@ -75,9 +83,15 @@ async def share_sink(
             counts[index] += 1
             newest[index] = letter.number if len(source) == 1 else counts[index]
             moved = msgspec.structs.replace(letter, number=newest[index], position=position)
+            if letter.omitted and (record := await whole_record(letter, side.journal)) is not None:
+                moved.record, moved.omitted = (
+                    msgspec.Raw(record.body),
+                    0,
+                )  # no letter finds its record by its new position
             position -= 1
             given = target[index].store.begin(now)
             await save_dead_letter(given, sink, moved)
+            await add_letter_bytes(given, sink, moved.size)
             await target[index].store.commit(given)
     # The first partition comes last, because it has what the others do not take.
     for index in reversed(range(len(target))):
@@ -112,6 +126,7 @@ async def _clear(target: Sequence[Side], sink: str, letters: int) -> None:
         state = side.store.begin(times.now())
         progress = await load_progress(state, sink)
         await save_progress(state, sink, Progress(0, letters=max(letters, 0 if progress is None else progress.letters)))
+        await add_letter_bytes(state, sink, -(await load_letter_bytes(state, sink) or 0))
         await side.store.commit(state)
         async for letter in read_letters(state, sink, 0, 0 if progress is None else progress.letters):
             change = side.store.begin(times.now())

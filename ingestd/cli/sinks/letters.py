@@ -18,7 +18,7 @@ from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write
 from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
-from ingestd.delivery.dead_letters import DeadLetter, read_letter, read_letters
+from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
@@ -65,13 +65,18 @@ async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
         partition = find_partition(arguments.number.partition, backends.partitions, "dead letters")
         (number,) = arguments.number.numbers
         letter = await read_letter(partition.store.begin(times.now()), name, number)
-    if letter is None:
-        raise CommandError(f"{name} has no dead letter {named(partition.name, number)}")
-    facts, record = _facts(name, _Found(partition.name, letter)), msgspec.json.decode(letter.record)
+        if letter is None:
+            raise CommandError(f"{name} has no dead letter {named(partition.name, number)}")
+        whole = await whole_record(letter, partition.journal)
+    facts = _facts(name, _Found(partition.name, letter))
+    record = None if whole is None else msgspec.json.decode(whole.body)
     if arguments.json:
         write([json.dumps({**facts, "record": record})])
-    else:
-        write(table([(f"{fact}:", printable(str(value))) for fact, value in facts.items()]))
+        return
+    write(table([(f"{fact}:", printable(str(value))) for fact, value in facts.items()]))
+    if letter.omitted:
+        write(["", "from the journal, since the letter was stored without its record:" if whole else RECORD_GONE])
+    if whole is not None:
         write(["", *map(printable, json.dumps(record, indent=2, ensure_ascii=False).split("\n"))])
 
 
@@ -249,6 +254,7 @@ def _facts(name: str, found: _Found) -> dict[str, Any]:
         "attempts": letter.attempts,
         "position": letter.position,
         "receivedAt": times.format_time(letter.received_at),
+        **({"omittedBytes": letter.omitted} if letter.omitted else {}),
         "reason": letter.reason,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -29,6 +29,17 @@ from .refusals import RefusalCounter
 __all__ = ["Metrics"]
 
 _Value = TypeVar("_Value", bound=Enum)
+
+
+class StateBytes(Protocol):
+    """The sizes of the state, in bytes."""
+
+    @property
+    def state_bytes(self) -> int: ...
+    @property
+    def profile_bytes(self) -> float: ...
+    @property
+    def max_bytes(self) -> float: ...
 
 
 class Metrics:
@@ -187,6 +198,10 @@ class Metrics:
         """Show the journal at every scrape."""
         self.registry.register(_JournalCollector(journal))
 
+    def show_state(self, sizes: StateBytes) -> None:
+        """Show the sizes of the state at every scrape."""
+        self.registry.register(_StateCollector(sizes))
+
     def show_losses(self, store: Store) -> None:
         """Show losses of data at every scrape."""
         self.registry.register(_LossCollector(store))
@@ -262,6 +277,25 @@ class _JournalCollector(Collector):
         yield from (removed, lost)
 
 
+class _StateCollector(Collector):
+    def __init__(self, sizes: StateBytes) -> None:
+        self._sizes = sizes
+
+    def collect(self) -> Iterator[Metric]:
+        sizes = self._sizes
+        yield GaugeMetricFamily(
+            "ingestd_state_bytes",
+            "What the store uses on its disk or in memory, without the bytes of the journal's records.",
+            sizes.state_bytes,
+        )
+        yield GaugeMetricFamily("ingestd_state_profile_bytes", "What all profiles together use.", sizes.profile_bytes)
+        yield GaugeMetricFamily(
+            "ingestd_state_max_bytes",
+            "The store's max_size in bytes, or its default: three quarters for profiles, a quarter for dead letters.",
+            sizes.max_bytes,
+        )
+
+
 class _LossCollector(Collector):
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -294,7 +328,7 @@ class _SinkCollector(Collector):
         for sink in self.shown:
             values = (
                 sink.delivered, sink.filtered, sink.given_up, sink.retries, sink.pending, sink.oldest_pending_seconds,
-                sink.dead_letters, sink.paused,
+                sink.dead_letters, sink.paused, sink.dead_letter_bytes,
             )  # fmt: skip
             for family, value in zip(families, values, strict=True):
                 family.add_metric([sink.sink_name], value)
@@ -317,4 +351,7 @@ class _SinkCollector(Collector):
             ),
             GaugeMetricFamily("ingestd_sink_dead_letters", "Dead letters of the sink.", labels=["sink"]),
             GaugeMetricFamily("ingestd_sink_paused", "1 while operators have paused the sink.", labels=["sink"]),
+            GaugeMetricFamily(
+                "ingestd_sink_dead_letter_bytes", "Bytes of the records in the sink's dead letters.", labels=["sink"]
+            ),
         ]

@@ -84,8 +84,48 @@ local function names_of(key)
   return key .. ':names'
 end
 
+-- How many bytes entries with fields need, by the day on which they end ('never' without an end). Redis removes expired
+-- entries, so nobody can subtract their bytes: the total leaves out the days that are over.
+local field_bytes = prefix .. 'field-bytes'
+local DAY = 86400000
+
+local function count_bytes(expires, bytes)
+  local day = expires and text(math.floor((expires + MARGIN) / DAY)) or 'never'
+  local total = redis.call('HINCRBY', field_bytes, day, bytes)
+  if total <= 0 then redis.call('HDEL', field_bytes, day) end
+  if total ~= bytes then return end
+  -- The day is new, so others may be over.
+  local today = math.floor(redis.call('TIME')[1] * 1000 / DAY)
+  for _, other in ipairs(redis.call('HKEYS', field_bytes)) do
+    if tonumber(other) and tonumber(other) < today - 1 then redis.call('HDEL', field_bytes, other) end
+  end
+end
+
+-- The set of names has two more members, which are no names because they are not UTF-8. The score of SIZE is the size of
+-- all names and values in bytes, negative so that it comes first. The score of END is the expiry, negative too, or -inf.
+-- Entries of older programs have no END, and are not counted.
+local SIZE, END = '\255', '\254'
+local BESIDE_ENTRY, BESIDE_FIELD = 300, 130 -- bytes that Redis needs beside the names and values
+
+-- The expiry of an entry with fields (nil without one), and whether its bytes are counted.
+local function end_of(names)
+  local score = redis.pcall('ZSCORE', names, END)
+  if type(score) ~= 'string' then return nil, false end
+  return score ~= '-inf' and -tonumber(score) or nil, true
+end
+
+local function weight_of(count, size)
+  return count > 0 and size + count * BESIDE_FIELD + BESIDE_ENTRY or 0
+end
+
 local function delete(key)
-  redis.call('DEL', key, names_of(key))
+  local names = names_of(key)
+  local expires, counted = end_of(names)
+  if counted then
+    local size = -(redis.call('ZSCORE', names, SIZE) or '-1') - 1
+    count_bytes(expires, -weight_of(redis.call('ZCARD', names) - 2, size))
+  end
+  redis.call('DEL', key, names)
   keep(key)
 end
 
@@ -99,22 +139,37 @@ local function only(key, kind)
   if redis.call('TYPE', key).ok ~= kind then delete(key) end
 end
 
--- A field is stored as "<at>|<value>". The set of names has SIZE as one more member, which is no name because it is not
--- UTF-8. Its score is the size of all names and values in bytes. The score is negative, so that SIZE comes first.
-local SIZE = '\255'
+-- A field is stored as "<at>|<value>".
 
-local function keep_size(key, names, size)
-  if redis.call('EXISTS', key) == 1 then
-    redis.call('ZADD', names, text(-size - 1), SIZE)
+-- Keeps the size and the end of an entry whose fields have changed. `before` is what was counted for it.
+local function keep_size(key, names, size, before, expires, now)
+  local weight = weight_of(redis.call('HLEN', key), size)
+  if before.counted and before.expires == expires then
+    if weight ~= before.weight then count_bytes(expires, weight - before.weight) end
   else
+    if before.counted then count_bytes(before.expires, -before.weight) end
+    if weight > 0 then count_bytes(expires, weight) end
+  end
+  if weight == 0 then
     redis.call('DEL', names)
+    return
+  end
+  redis.call('ZADD', names, text(-size - 1), SIZE)
+  if before.counted and before.expires == expires then return end
+  redis.call('ZADD', names, expires and text(-expires) or '-inf', END)
+  for _, each in ipairs({key, names}) do
+    if expires then
+      redis.call('PEXPIRE', each, text(math.max(expires - now, 0) + MARGIN))
+    else
+      redis.call('PERSIST', each)
+    end
   end
 end
 
 -- The size of all fields in bytes. Adds the names of fields that an older program has written.
 local function size_of(key, names)
-  local score = redis.call('ZSCORE', names, SIZE)
-  if score and redis.call('ZCARD', names) == redis.call('HLEN', key) + 1 then return -score - 1 end
+  local score, extra = redis.call('ZSCORE', names, SIZE), redis.call('ZSCORE', names, END) and 2 or 1
+  if score and redis.call('ZCARD', names) == redis.call('HLEN', key) + extra then return -score - 1 end
   redis.call('DEL', names)
   local found, size = redis.call('HGETALL', key), 0
   for index = 1, #found, 2 do
@@ -168,28 +223,46 @@ local function drop_oldest(key, names, size, most, most_bytes)
   local function is_over(more, bytes)
     return (most and before - dropped - more > most) or (most_bytes and size - bytes > most_bytes)
   end
-  local part = 1
+  local part, first = 1, redis.call('ZCARD', names) - before -- after SIZE and END, which may not be there yet
   while is_over(0, 0) do
     part = math.min(math.max(part, most and before - dropped - most or 1), PART)
-    local more, bytes = drop_fields(key, names, redis.call('ZRANGE', names, 1, part), is_over)
+    local some = redis.call('ZRANGE', names, first, first + part - 1)
+    local more, bytes = drop_fields(key, names, some, is_over)
     dropped, size, part = dropped + more, size - bytes, 2 * part
   end
   return dropped, size
 end
 
-writes.merge = function(_, key, fields, most, most_bytes)
+-- Returns the size of an entry in bytes, and what is counted for it.
+local function measured(key, names)
+  local size = size_of(key, names)
+  local expires, counted = end_of(names)
+  return size, {expires = expires, counted = counted, weight = weight_of(redis.call('HLEN', key), size)}
+end
+
+writes.merge = function(now, key, fields, most, most_bytes, ttl)
   key = prefix .. key
   only(key, 'hash')
   local names = names_of(key)
-  local size = size_of(key, names) + set_fields(key, names, fields, true)
-  keep_size(key, names, size)
-  local dropped, left = drop_oldest(key, names, size, most, most_bytes)
-  if dropped > 0 then keep_size(key, names, left) end
+  local known_end = end_of(names)
+  if known_end and known_end < now then delete(key) end
+  local size, before = measured(key, names)
+  local expires = ttl and now + ttl
+  if before.weight > 0 then
+    expires = expires and before.expires and math.max(expires, before.expires) or nil
+  end
+  size = size + set_fields(key, names, fields, true)
+  local _, left = drop_oldest(key, names, size, most, most_bytes)
+  keep_size(key, names, left, before, expires, now)
 end
 
-local function fields_of(key)
-  local found = redis.pcall('HGETALL', prefix .. key)
-  return found.err and {} or found
+local function fields_of(now, key)
+  key = prefix .. key
+  local found = redis.pcall('HGETALL', key)
+  if found.err or #found == 0 then return {} end
+  local expires = end_of(names_of(key))
+  if expires and expires < now then return {} end
+  return found, expires
 end
 
 -- Sets: the empty member is not a member. Its score is the expiry of the set, negative so that it comes first.
@@ -255,6 +328,7 @@ local function window_of(now, key, since, till)
 end
 
 -- Whole entries for the daemons' caches: the raw value, or all fields, or all members of a set, whose key has the mark.
+-- In front of fields that end is their expiry.
 
 local SET = '#'
 
@@ -264,7 +338,13 @@ end
 
 local function entry_of(key)
   local set = key_of_set(key)
-  if not set then return read(prefix .. key) or fields_of(key) end
+  if not set then
+    local value = read(prefix .. key)
+    if value then return value end
+    local found, expires = fields_of(0, key)
+    if expires then table.insert(found, 1, expires) end
+    return found
+  end
   local found = redis.pcall('ZRANGE', prefix .. set, 0, -1, 'WITHSCORES')
   return found.err and {} or found
 end
@@ -275,14 +355,15 @@ reads.load = function(_, keys)
   return found
 end
 
--- The same for `ingestd store copy`, which does not know the type: it stands before fields and members.
+-- The same for `ingestd store copy`, which does not know the type: it stands before fields and members. The expiry of
+-- fields stands after them.
 reads.entries = function(_, keys)
   local found = {}
   for index, key in ipairs(keys) do
     key = prefix .. key
     local kind = redis.call('TYPE', key).ok
     if kind == 'hash' then
-      found[index] = {kind, redis.call('HGETALL', key)}
+      found[index] = {kind, redis.call('HGETALL', key), end_of(names_of(key)) or false}
     elseif kind == 'zset' then
       found[index] = {kind, redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')}
     else
@@ -318,18 +399,45 @@ writes.value = function(now, key, value, expires)
   set(prefix .. key, value, expires, now)
 end
 
-writes.fields = function(_, key, fields, gone)
+writes.fields = function(now, key, fields, gone, expires)
   key = prefix .. key
   only(key, 'hash')
   local names = names_of(key)
-  local size = size_of(key, names)
+  local size, before = measured(key, names)
   for first = 1, #gone, PART do
     local some = {unpack(gone, first, math.min(first + PART - 1, #gone))}
     local _, bytes = drop_fields(key, names, some, function() return true end)
     size = size - bytes
   end
   size = size + set_fields(key, names, fields)
-  keep_size(key, names, size)
+  keep_size(key, names, size, before, expires, now)
+end
+
+-- What entries with fields need, in bytes.
+reads.field_bytes = function(now)
+  local today, total, found = math.floor(now / DAY), 0, redis.call('HGETALL', field_bytes)
+  for index = 1, #found, 2 do
+    local day = tonumber(found[index])
+    if not day or day >= today then total = total + tonumber(found[index + 1]) end
+  end
+  return total
+end
+
+-- Gives entries an end, each a list of key and expiry, unless they have one.
+ops.set_ends = function(now, ends)
+  for _, each in ipairs(ends) do
+    local key, expires = prefix .. each[1], each[2]
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'string' then
+      local value, old = live(key, now)
+      if value and not old then set(key, value, expires, now) end
+    elseif kind == 'hash' then
+      local names = names_of(key)
+      local size, before = measured(key, names)
+      if not before.expires then keep_size(key, names, size, before, expires, now) end
+    end
+  end
+  return false
 end
 
 writes.members = function(now, key, members, gone, expires)
@@ -450,7 +558,7 @@ end
 -- see `want`.
 
 local content_of = {
-  fields = function(_, key) return fields_of(key) end,
+  fields = function(now, key) return (fields_of(now, key)) end,
   window = window_of,
 }
 

@@ -121,9 +121,10 @@ def _entry_of(name: str, found: Any) -> Entry | None:
     if isinstance(found, str):
         expires, _, value = found.partition("|")
         return Entry(key, value, expires=int(expires) if expires else None)
-    kind, flat = found
+    kind, flat, *end_of_fields = found
     if kind == "hash":
-        return Entry(key, fields={field: Field(int(at), value) for field, at, value in _fields(flat)})
+        fields = {field: Field(int(at), value) for field, at, value in _fields(flat)}
+        return Entry(key, fields=fields, expires=end_of_fields[0] or None)
     members = {member: int(float(at)) for member, at in pairs(flat)}
     end = members.pop("", None)
     return Entry(key, members=members, expires=end and -end) if members else None
@@ -141,5 +142,5 @@ def _write_of(entry: Entry) -> tuple[Any, ...]:
     if entry.value is not None:
         return "value", name, entry.value, entry.expires
     if entry.fields is not None:
-        return "fields", name, [(field, *content) for field, content in entry.fields.items()], ()
+        return "fields", name, [(field, *content) for field, content in entry.fields.items()], (), entry.expires
     return "members", name, [*(entry.members or {}).items()], (), entry.expires

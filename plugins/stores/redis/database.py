@@ -12,6 +12,7 @@ from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import RedisError
 
 from ingestd.api.errors import Unavailable
+from ingestd.api.store import StoreSize
 
 from .cluster.connections import SlotPool
 from .durability import Durability, ask, setting
@@ -117,6 +118,19 @@ class Database:
 
         known = self.link.store_id.encode()
         return await self._asked(ask_all())
+
+    async def size(self, fields: int) -> StoreSize:
+        """The size of the server's data, or the share of the slot in it. Raises `Unavailable`."""
+        commands: list[tuple[Any, ...]] = [("INFO", "memory")]
+        if self.slot is not None:
+            commands += ("DBSIZE",), ("CLUSTER", "COUNTKEYSINSLOT", self.slot)
+        text, *counts = await self.pipeline(*commands)
+        lines = (line.partition(":") for line in text.decode().splitlines())
+        memory = {name: int(value) for name, _, value in lines if value.isdecimal()}
+        used = memory.get("used_memory_dataset", 0)
+        capacity = memory.get("maxmemory") or memory.get("total_system_memory", 0)
+        share = counts[1] / max(counts[0], 1) if counts else 1
+        return StoreSize(round(used * share), fields, capacity, max(capacity - memory.get("used_memory", 0), 0))
 
     async def keys(self, beginning: str) -> AsyncIterator[list[bytes]]:
         """All keys that begin so, in pages; a key may come twice. Raises `Unavailable`."""

@@ -147,6 +147,8 @@ class CheckedState(Transaction):
     def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         key, expires = entry.key, None if ttl is None else self.now + ttl
         if value == present:  # writing the same value again never shortens its life
+            if expires is not None and (entry.expires is None or expires <= entry.expires):
+                return
             expires = None if expires is None or entry.expires is None else max(entry.expires, expires)
         if value == present and ttl is not None and key not in self._before:
             entry.expires = expires
@@ -169,13 +171,19 @@ class CheckedState(Transaction):
         self._writes.append(("delete", key))
 
     async def merge(
-        self, key: str, fields: Mapping[str, Field], *, keep: int | None = None, keep_size: int | None = None
+        self,
+        key: str,
+        fields: Mapping[str, Field],
+        *,
+        keep: int | None = None,
+        keep_size: int | None = None,
+        ttl: int | None = None,
     ) -> int:
         if not fields:
             return 0
         await self._copy(key)
-        self._writes.append(("merge", key, [(name, *field) for name, field in fields.items()], keep, keep_size))
-        return await super().merge(key, fields, keep=keep, keep_size=keep_size)
+        self._writes.append(("merge", key, [(name, *field) for name, field in fields.items()], keep, keep_size, ttl))
+        return await super().merge(key, fields, keep=keep, keep_size=keep_size, ttl=ttl)
 
     def release(self, keys: Collection[str] = (), sets: Collection[str] = ()) -> None:
         """Nothing is freed: the transaction keeps its view of all entries that it has read."""
@@ -222,10 +230,14 @@ class CheckedState(Transaction):
 def _content(entry: Entry, now: int) -> list[Any]:
     """The fields or members of an entry, as batch.lua compares them."""
     if isinstance(entry, SetEntry):
-        if entry.expires is not None and entry.expires < now:
+        if _has_ended(entry, now):
             return []
         return [each for pair in entry.members.items() for each in pair]
-    return [] if entry.fields is None else _flat(entry.fields)
+    return [] if entry.fields is None or _has_ended(entry, now) else _flat(entry.fields)
+
+
+def _has_ended(entry: Entry, now: int) -> bool:
+    return entry.expires is not None and entry.expires < now
 
 
 def _flat(fields: Mapping[str, Field] | Fields) -> list[str]:
@@ -261,7 +273,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
         return "delete", key
     fields = entry.fields.take_changes().fields
     added = [(name, *field) for name, field in fields.items() if field is not None]
-    return "fields", key, added, [name for name, field in fields.items() if field is None]
+    return "fields", key, added, [name for name, field in fields.items() if field is None], entry.expires
 
 
 def make_entries(link: Link, limit: int = _ENTRIES, loaded_at_once: int = _LOADED) -> Entries:
@@ -292,7 +304,8 @@ def loaded_row(key: str, found: Any) -> Row:
         expires, _, value = found.partition("|")
         return key, value, None, int(expires) if expires else None
     if not is_set(key):
-        return key, None, Fields({name: _field(raw) for name, raw in pairs(found)}, durable=True), None
+        end: int | None = found.pop(0) if len(found) % 2 else None
+        return key, None, Fields({name: _field(raw) for name, raw in pairs(found)}, durable=True), end
     members = {member: int(float(at)) for member, at in pairs(found)}
     ends = members.pop("", None)
     entries: dict[str, Change] = {member: (0, at, ends and -ends) for member, at in members.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.store import State, Store
+from ingestd.api.store import State, Store, StoreSize
 from ingestd.api.times import format_time
 
 from .database import Database
@@ -20,6 +21,9 @@ from .state import CheckedState, StepState, Transaction, make_entries
 __all__ = ["RedisStore", "decode_loss"]
 
 _log = logging.getLogger("ingestd.redis")
+
+_AT_ONCE = 250  # entries that get an end in one batch: Redis does nothing else meanwhile
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 _KINDS = {"empty": "came back empty", "older": "came back with older content", "other": "is another one"}
 
@@ -84,6 +88,20 @@ class RedisStore(Store):
             for key, value in zip(new, values, strict=True):
                 if value is not None:
                     yield key.decode()[len(self._database.prefix) :], value.decode().partition("|")[2]
+
+    async def size(self) -> StoreSize:
+        """`used` includes other data in the same Redis. On a cluster, it is the share of the keys."""
+        fields = await self._database.link.ask("field_bytes", times.now())
+        return await self._database.size(fields)
+
+    async def set_ends(self, kind: str, end: Callable[[str], int]) -> None:
+        prefix = self._database.prefix
+        async for found in self._database.keys(f"{prefix}{kind}:"):
+            keys = [raw.decode()[len(prefix) :] for raw in found]
+            ends = [(key, end(key)) for key in keys if _DIGEST.fullmatch(key.partition(":")[2])]
+            for first in range(0, len(ends), _AT_ONCE):
+                some = ends[first : first + _AT_ONCE]
+                await self._database.link.ask("set_ends", times.now(), some, weight=len(some))
 
     async def look_for_loss(self) -> None:
         link = self._database.link

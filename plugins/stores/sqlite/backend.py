@@ -25,6 +25,7 @@ from .database import Database
 from .files import Lock, acquire, create, daemon_process
 from .identity import take_identity
 from .journal import SqliteJournal
+from .shrinking import Shrinker
 from .store import SqliteStore
 from .sweep import Sweeper
 from .writeback import WriteBack
@@ -45,6 +46,7 @@ _RENEWALS_SECONDS = 1.0
 _CLEAN_SECONDS = 2.0
 _CHECKPOINT_SECONDS = 0.05
 _PRESENCE_SECONDS = 1.0
+_SHRINK_SECONDS = 0.5
 _PATIENCE = 5.0  # seconds for which a command waits for a daemon that is just creating the file
 
 
@@ -99,6 +101,7 @@ class SqliteBackend(Backend):
         self._run("clean", _CLEAN_SECONDS, database.cleaner.step)
         self._run("checkpoints", _CHECKPOINT_SECONDS, self._checkpoints.step)
         self._run("presence", _PRESENCE_SECONDS, database.presence.step)
+        self._run("shrinking", _SHRINK_SECONDS, Shrinker(database).step)
 
     async def _visit(self) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE

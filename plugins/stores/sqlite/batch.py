@@ -146,15 +146,15 @@ class _Rows:
         elif is_set(key):
             self._add_changes(key_of(key), fields)
         elif fields is not None:
-            self._add_fields(key, fields)
+            self._add_fields(key, fields, expires)
         elif value is None:
             self.gone.append(key)
         else:
             (self.large if len(value) > _LARGE else self.kept).extend((key, value, None, expires))
 
-    def _add_fields(self, key: str, changes: Any) -> None:
-        if changes.is_first:
-            self.kept += (key, None, _ELSEWHERE, None)
+    def _add_fields(self, key: str, changes: Any, expires: int | None) -> None:
+        if changes.with_row:
+            self.kept += (key, None, _ELSEWHERE, expires)
         dropped = []
         for name, field in changes.fields.items():
             if field is None:
@@ -270,17 +270,17 @@ def read_rows(connection: sqlite3.Connection, keys: Iterable[str]) -> list[Row]:
     """The rows of the keys that exist, with their fields. A set's row has its members."""
     storable = [key for key in keys if _storable(key)]
     rows: list[Row] = []
-    elsewhere: list[str] = []
+    elsewhere: dict[str, int | None] = {}
     for key, text in _look_up(connection, _ROW, [key for key in storable if not is_set(key)]):
         if text is not None:
             value, fields, expires = _decode_row(text)
             if fields == _ELSEWHERE:
-                elsewhere.append(key)
+                elsewhere[key] = expires
             else:
                 rows.append((key, value, Fields(_decode_fields(fields)) if fields else None, expires))
-    for key, text in _look_up(connection, _FIELDS, elsewhere):
+    for key, text in _look_up(connection, _FIELDS, [*elsewhere]):
         by_name = {name: Field(at, value) for name, at, value in _decode_field_rows(text)}
-        rows.append((key, None, Fields(by_name, durable=True), None))
+        rows.append((key, None, Fields(by_name, durable=True), elsewhere[key]))
     for key, text in _look_up(connection, _MEMBERS, [key_of(key) for key in storable if is_set(key)]):
         if members := _decode_members(text):
             changes: dict[str, Change] = {member: (number, at, expires) for number, member, at, expires in members}

@@ -106,6 +106,7 @@ async def connect(path: Path, *, writing: bool, busy_timeout: float) -> Connecti
 
 
 def _configure(connection: sqlite3.Connection, path: Path, *, writing: bool) -> None:
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file; `Shrinker` needs it
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise ConfigError(f"{path}: its file system cannot hold a write-ahead log; put the file on a local disk")

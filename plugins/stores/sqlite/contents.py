@@ -75,7 +75,7 @@ class SqliteContents(Contents):
             await state.delete(entry.key)
             if entry.value is not None:
                 await state.put(entry.key, entry.value, entry.expires)
-            await state.merge(entry.key, entry.fields or {})
+            await state.merge(entry.key, entry.fields or {}, ttl=entry.expires)
             members = entry.members or {}
             for member, at in members.items():
                 await state.push(entry.key, member, at, keep=len(members), ttl=entry.expires)

@@ -66,22 +66,23 @@ def read_entries(
 
 def _states(connection: sqlite3.Connection, named: str, renewals: Mapping[str, Renewal]) -> Iterator[Entry]:
     """The entries with a value or fields, without those that have a renewal."""
-    elsewhere: list[str] = []
+    elsewhere: dict[str, int | None] = {}
     for key, value, fields, expires in _decode_states(_one(connection, _STATES, named)):
         if key in renewals:
             continue
         if value is not None:
             yield Entry(key, value, expires=expires)
         elif fields == _ELSEWHERE:
-            elsewhere.append(key)
+            elsewhere[key] = expires
         elif fields:
             yield Entry(key, fields=_decode_old_fields(fields))
     if elsewhere:
         by_key: dict[str, dict[str, Field]] = defaultdict(dict)
-        for key, name, at, text in _decode_fields(_one(connection, _FIELDS, msgspec.json.encode(elsewhere).decode())):
+        named = msgspec.json.encode([*elsewhere]).decode()
+        for key, name, at, text in _decode_fields(_one(connection, _FIELDS, named)):
             by_key[key][name] = Field(at, text)
         for key, found in by_key.items():
-            yield Entry(key, fields=found)
+            yield Entry(key, fields=found, expires=elsewhere[key])
 
 
 def _sets(connection: sqlite3.Connection, named: str) -> Iterator[Entry]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from ingestd.api import times
-from ingestd.api.store import State, Store, state_key
+from ingestd.api.errors import CommandError
+from ingestd.api.store import State, Store, StoreSize, state_key
 
 from ..cached_state import CachedState
 from .batch import read_values
 from .database import Database
+from .size import find_endless, read_size, set_ends
 
 __all__ = ["LOSS_KEY", "SqliteStore"]
 
@@ -17,6 +21,7 @@ LOSS_KEY = state_key("store-loss", "", "")
 """The key of the loss that stands, as a sentence for operators. `ingestd store restore` writes it."""
 
 _SCANNED = 1000  # entries read at a time
+_PAUSE = 0.02  # seconds between two changes of many entries, for commits
 
 
 class SqliteStore(Store):
@@ -45,6 +50,22 @@ class SqliteStore(Store):
             after = page[-1][0]
         for entry in renewals.items():
             yield entry
+
+    async def size(self) -> StoreSize:
+        return await self._database.connections.read(read_size, self._database.path)
+
+    async def set_ends(self, kind: str, end: Callable[[str], int]) -> None:
+        commits = self._database.commits
+        if commits is None:
+            raise CommandError("only the daemon can give entries an end")
+        after: str | None = f"{kind}:"
+        while after is not None:
+            after, keys = await self._database.connections.read(find_endless, kind, after, _SCANNED)
+            if keys:
+                ends = [(key, end(key)) for key in keys]
+                self._database.entries.set_ends(ends)
+                await commits.commit(also=partial(set_ends, ends))
+            await asyncio.sleep(_PAUSE)
 
     async def look_for_loss(self) -> None:
         if self.loss is not None:  # only a restore causes a loss, and no daemon runs meanwhile

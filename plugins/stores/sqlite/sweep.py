@@ -16,6 +16,7 @@ __all__ = ["Sweeper"]
 GRACE = 24 * 3_600_000  # milliseconds
 PAUSE = 60_000  # milliseconds on the transactions' clock between the starts of two walks
 ROWS = 1000
+FIELDS = 16  # entries with fields that one commit removes: each may have 64 KiB
 REST = 4  # steps skipped after one that found nothing; most find nothing where most state is kept forever
 
 
@@ -52,12 +53,13 @@ class Sweeper:
 
     async def _sweep_states(self, after: str, before: int) -> bool:
         """Returns whether a row had expired."""
-        self._after, expired = await self._database.connections.read(_look, after, before)
-        expired = [key for key in expired if key not in self._database.renewals]
-        if expired:
+        self._after, values, others = await self._database.connections.read(_look, after, before)
+        values = [key for key in values if key not in self._database.renewals]
+        some = [values, *(others[first : first + FIELDS] for first in range(0, len(others), FIELDS))]
+        for expired in filter(None, some):
             await self._commits.commit(also=partial(_remove, expired, before))
             self._database.entries.forget(expired)
-        return bool(expired)
+        return bool(values or others)
 
     async def _sweep_members(self, before: int) -> bool:
         """Returns whether a member had expired."""
@@ -90,14 +92,15 @@ def _remove_members(numbers: list[int], before: int, connection: sqlite3.Connect
     )
 
 
-def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str]]:
-    """The last key of the next rows (None after the last row), and the expired keys."""
-    count, last, expired = connection.execute(
-        "SELECT count(*), max(key), json_group_array(key) FILTER (WHERE expires < ?)"
-        " FROM (SELECT key, expires FROM state WHERE key > ? ORDER BY key LIMIT ?)",
-        (before, after, ROWS),
+def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str], list[str]]:
+    """The last key of the next rows (None after the last row), and the expired keys: of values, and of fields."""
+    count, last, values, fields = connection.execute(
+        "SELECT count(*), max(key), json_group_array(key) FILTER (WHERE expires < ? AND fields IS NULL),"
+        " json_group_array(key) FILTER (WHERE expires < ? AND fields IS NOT NULL)"
+        " FROM (SELECT key, fields, expires FROM state WHERE key > ? ORDER BY key LIMIT ?)",
+        (before, before, after, ROWS),
     ).fetchone()
-    return (last if count == ROWS else None), json.loads(expired)
+    return (last if count == ROWS else None), json.loads(values), json.loads(fields)
 
 
 def _remove(keys: list[str], before: int, connection: sqlite3.Connection, _: int) -> None:

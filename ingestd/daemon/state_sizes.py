@@ -1,0 +1,84 @@
+"""Measures the state of all partitions, and tells plugins and sinks how much of it callers may fill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ingestd.api.backend import Partition
+from ingestd.api.errors import Unavailable
+from ingestd.api.store import StoreSize
+from ingestd.config import Config
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.delivery.sink_consumer import SinkConsumer
+from ingestd.storage.retentions import Retentions
+from ingestd.storage.split_journal import SplitJournal
+from ingestd.storage.state_limit import LETTERS, max_size
+
+__all__ = ["StateSizes"]
+
+_LOOK = 5.0  # seconds between two looks; plugins add what they write meanwhile
+
+
+class StateSizes:
+    """The sizes are sums over all partitions. A store that does not know its size counts as empty."""
+
+    def __init__(self, partitions: Sequence[Partition], config: Config, consumers: PartitionConsumers) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._consumers = consumers
+        self._sizes: list[StoreSize | None] = [None] * len(partitions)
+        self.journals: Retentions | None = None
+        """The journals in the same back end, once they are measured."""
+
+    @property
+    def state_bytes(self) -> int:
+        """What the stores use, without the records of journals in them."""
+        used = sum(size.used for size in self._sizes if size is not None)
+        apart = any(isinstance(partition.journal, SplitJournal) for partition in self._partitions)
+        return used if apart or self.journals is None else max(0, used - self.journals.bytes)
+
+    @property
+    def profile_bytes(self) -> float:
+        return sum(partition.store.field_bytes for partition in self._partitions)
+
+    @property
+    def max_bytes(self) -> float:
+        """`max_size` for each partition, or infinity without it."""
+        return sum(partition.store.max_size for partition in self._partitions)
+
+    async def start(self) -> None:
+        """Look at all partitions within reach, before any event and any record of a sink."""
+        await asyncio.gather(*map(self._look, range(len(self._partitions))))
+
+    async def run(self) -> None:
+        """Look again and again while the daemon runs."""
+        while True:
+            for index in range(len(self._partitions)):
+                await asyncio.sleep(_LOOK / len(self._partitions))
+                await self._look(index)
+
+    async def _look(self, index: int) -> None:
+        store = self._partitions[index].store
+        with suppress(Unavailable):  # the back end logs its failure, and the next look tries again
+            size = self._sizes[index] = await store.size()
+            store.field_bytes = 0 if size is None else size.fields
+            self._share_out(index)
+
+    def adopt(self, config: Config) -> None:
+        """Apply these options at once."""
+        self._config = config
+        self.share_out()
+
+    def share_out(self) -> None:
+        """Tell all stores and sinks their bounds, for example after an exchange of sinks."""
+        for index in range(len(self._partitions)):
+            self._share_out(index)
+
+    def _share_out(self, index: int) -> None:
+        most = max_size(self._config, self._sizes[index], len(self._partitions))
+        self._partitions[index].store.max_size = most
+        sinks = [each for each in self._consumers.groups[index].consumers if isinstance(each, SinkConsumer)]
+        for sink in sinks:
+            sink.max_letter_bytes = most * LETTERS / len(sinks)
