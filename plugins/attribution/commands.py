@@ -25,6 +25,7 @@ from .journey_text import ignored, ignored_one, journey, waiting_one
 from .journey_words import money
 from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
+from .record_size import recorded_id
 from .report import Report
 from .report_text import csv_lines, json_lines, table
 from .untrusted import Untrusted, UntrustedRecords
@@ -151,7 +152,9 @@ async def _records(
 
 
 def _is_of(body: dict[str, Any], order_id: str) -> bool:
-    return bool(body["orderId"] == order_id or (body["orderId"] is None and body.get("orderEventId") == order_id))
+    return bool(
+        body["orderId"] == recorded_id(order_id) or (body["orderId"] is None and body.get("orderEventId") == order_id)
+    )
 
 
 async def _undecided(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> str:

@@ -30,6 +30,7 @@ from .marks import DecidedOrder, Marks, Refund, mark_key
 from .models import MODELS, weights
 from .packing import read_touches
 from .reading import Seen, read
+from .record_size import recorded_id, texts_of
 from .rollups import read_tenants
 from .touches import Exclusions, Touch
 from .untrusted import Untrusted, UntrustedRecords
@@ -168,7 +169,9 @@ class _Orders:
                 body = record.decode()
                 self.reversals.setdefault(body["attributionId"], []).append(body)
         self.attributions = [
-            body for body in attributions if order is None or order == (body["orderId"] or body["orderEventId"])
+            body
+            for body in attributions
+            if order is None or recorded_id(order) == body["orderId"] or order == body["orderEventId"]
         ]
         return self.attributions
 
@@ -219,12 +222,17 @@ def _explanation(
     untrusted: Sequence[Untrusted],
 ) -> JourneyExplanation:
     days = f"{body['windowSeconds'] / 86400:g} days"
-    rows = [_row(body, each, devices(body)) for each in body["touchpoints"]]
+    visitors = devices(body)
+    rows = [
+        _row(body, each, texts, visitors) for each, (_, texts) in zip(body["touchpoints"], texts_of(body), strict=True)
+    ]
     notes: list[str] = []
     if not rows:
         notes.append(f"There is no touchpoint in the {days} before it, so the order is direct.")
     if body["touchpoint"] is not None:
         notes.append(f"Credited by {body['model']}: {WHY[body['model']]}.")
+    if body.get("shortened"):
+        notes.append(f"{body['shortened']} touchpoints are in a short form, because the record would be too large.")
     if body["leftOut"]:
         notes.append(f"{body['leftOut']} more touchpoints between the first and these are beyond the limit.")
     notes += [
@@ -273,15 +281,23 @@ def _reversed(mark: DecidedOrder) -> Iterator[JourneyFact]:
         yield JourneyFact("Reversed", f"{money(mark.reversed, mark.currency)} in {times_}")
 
 
-def _row(body: Mapping[str, Any], touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> Sequence[Cell]:
-    names = [touchpoint[name] for name in ("source", "medium", "name")]
+def _row(
+    body: Mapping[str, Any],
+    touchpoint: Mapping[str, Any],
+    texts: Mapping[str, Any] | None,
+    visitors: Sequence[str | None],
+) -> Sequence[Cell]:
     return [
-        campaign_name(*names) if any(names) else "a dispatch",
-        age_before(body, touchpoint["at"]),
-        device(touchpoint, visitors),
-        "credited" if touchpoint == body["touchpoint"] else "",
+        "not in the record" if texts is None else _title(texts["source"], texts["medium"], texts["name"]),
+        age_before(body, touchpoint["at"]) if "at" in touchpoint else "",
+        device(touchpoint, visitors) if "anonymousId" in touchpoint else "",
+        "credited" if touchpoint["eventId"] == body["touchpoint"]["eventId"] else "",
         *(_percent(weight_of(body["credits"][model], touchpoint["eventId"])) for model in MODELS),
     ]
+
+
+def _title(source: str | None, medium: str | None, name: str | None) -> str:
+    return campaign_name(source, medium, name) if source or medium or name else "a dispatch"
 
 
 def _percent(weight: float) -> float:
@@ -300,7 +316,13 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
     ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
     shares = [weights(model, ages, mark.half_life) if ages else [] for model in MODELS]
     rows: list[Sequence[Cell]] = [
-        [f"event {event_id}", age_text(age), "", "", *(_percent(each[index]) for each in shares)]
+        [
+            f"event {event_id}" if event_id else "one of the others",
+            age_text(age),
+            "",
+            "",
+            *(_percent(each[index]) for each in shares),
+        ]
         for index, (event_id, age) in enumerate(zip(ids, ages, strict=True))
     ]
     shown, left_out = _cut(rows)
@@ -354,7 +376,7 @@ def _moments_of(seen: Seen) -> Iterator[JourneyMoment]:
 def _touch_moment(
     tenant: str, visitor: str, touch: Touch, excluded: str | None, *, is_removed: bool = False
 ) -> JourneyMoment:
-    title = touch.campaign if touch.source or touch.medium or touch.name else "a dispatch"
+    title = _title(touch.source, touch.medium, touch.name)
     details = [touch.term, touch.content, None if touch.dispatch_id is None else f"dispatch {touch.dispatch_id}"]
     return JourneyMoment(
         touch.at,

@@ -44,7 +44,8 @@ IGNORED = {
 
 def devices(record: Mapping[str, Any]) -> list[str | None]:
     """The visitors of an attribution, for `device`. The visitor of the order is the first."""
-    return list(dict.fromkeys([record["anonymousId"], *(each["anonymousId"] for each in record["touchpoints"])]))
+    visitors = (each["anonymousId"] for each in record["touchpoints"] if "anonymousId" in each)
+    return list(dict.fromkeys([record["anonymousId"], *visitors]))
 
 
 def device(touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> str:

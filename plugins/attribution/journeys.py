@@ -10,6 +10,7 @@ import msgspec
 from ingestd.api.store import State, state_key
 
 from .packing import add_touch, read_touches
+from .people import credited_key, user_key, visitor_key
 from .touches import Touch
 
 __all__ = [
@@ -74,6 +75,12 @@ class Candidates(NamedTuple):
     left_out: int
     """The number of touchpoints beyond the limit. They lie between the first and the newest."""
 
+    def keeping(self, most: int) -> Candidates:
+        """The first touchpoint and the newest ones, `most` in all."""
+        excess = len(self.touches) - most
+        touches = [*self.touches[:1], *self.touches[1 + excess :]]
+        return self._replace(touches=touches, left_out=self.left_out + excess)
+
 
 def link_key(tenant: str, anonymous_id: str) -> str:
     return state_key(LINK, tenant, anonymous_id)
@@ -134,12 +141,13 @@ class Journeys:
             linked = await self.user(tenant, visitor)
             if user_id is not None and linked not in {None, user_id}:
                 continue
-            for key in touches_key(tenant, visitor), without_key(tenant, visitor), link_key(tenant, visitor):
-                await self._state.delete(key)
+            for key_of in touches_key, without_key, link_key, visitor_key, credited_key:
+                await self._state.delete(key_of(tenant, visitor))
             if linked is not None:
                 await self._state.pull(visitors_key(tenant, linked), [visitor])
         if user_id is not None:
             await self._state.delete(visitors_key(tenant, user_id))
+            await self._state.delete(user_key(tenant, user_id))
 
     async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
         """The touchpoints for an order at this time."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
 from .campaigns import DIRECT, NOT_SET, OTHERS, add_weights, campaign_name
+from .record_size import texts_of
 
 __all__ = ["Report", "Row", "amount_of", "divide", "number", "ranked"]
 
@@ -76,13 +77,15 @@ class Report:
                     self._count(order, [Decimal(0), Decimal(0), amount])
 
     def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
-        campaigns = {each["eventId"]: self._campaign_of(each) for each in body["touchpoints"]}
+        campaigns = {event_id: self._campaign_of(texts) for event_id, texts in texts_of(body)}
         touchpoints = body["credits"][self._model or body["model"]]
         weights = add_weights(((campaigns[each["eventId"]], each["weight"]) for each in touchpoints), DIRECT)
         shares = tuple((campaign, sum(map(decimal, parts), Decimal(0))) for campaign, parts in weights.items())
         return self._equal.setdefault(shares, shares)  # many orders have equal shares
 
-    def _campaign_of(self, touchpoint: Mapping[str, Any]) -> str:
+    def _campaign_of(self, touchpoint: Mapping[str, Any] | None) -> str:
+        if touchpoint is None:
+            return OTHERS
         if self._by == "campaign":
             return campaign_name(touchpoint["source"], touchpoint["medium"], touchpoint["name"])
         return touchpoint[self._by] or NOT_SET

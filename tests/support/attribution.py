@@ -229,9 +229,15 @@ def agrees(found: Sequence[bytes], reference: Reference) -> None:
             body["attributionOf"] = orders[body.pop("attributionId")]
         del body["id"]
         weights = {
-            model: {share["eventId"]: share["weight"] for share in shares} for model, shares in body["credits"].items()
+            model: {share["eventId"]: share["weight"] for share in shares or ()}
+            for model, shares in body["credits"].items()
         }
         for model, shares in expected["credits"].items():
+            if body["credits"][model] is None:  # too many for a reversal
+                assert body["type"] == "attribution_reversal"
+                assert len(shares) > 12
+                del weights[model]
+                continue
             whole = dict.fromkeys(shares, 0.0) | weights.pop(model)  # a record does not contain touches without a share
             assert whole == pytest.approx(shares, abs=1e-9)
         assert not weights

@@ -59,6 +59,8 @@ class _Link(NamedTuple):
 @dataclass
 class _Decided:
     order: Mapping[str, Any]
+    user: str | None
+    touchpoint: Mapping[str, Any] | None
     weights: dict[str, dict[str, float]]
     reversed: list[Fraction | None] = field(default_factory=list)
     refund_ids: set[tuple[str | None, bool]] = field(default_factory=set)
@@ -146,7 +148,8 @@ class Reference:
         }
         if superseded is not None:
             self._supersede(superseded, order)
-        self._decided[self._order_name(order)] = _Decided(order, weights)
+        touchpoint = None if best is None else journey[best].shown
+        self._decided[self._order_name(order)] = _Decided(order, user, touchpoint, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
@@ -162,7 +165,7 @@ class Reference:
                 "windowSeconds": self._rules.window // 1000,
                 "value": _value(order) | {"currency": _currency_as_sent(order)},
                 **({"notCounted": too_large} if too_large else {}),
-                "touchpoint": None if best is None else journey[best].shown,
+                "touchpoint": touchpoint,
                 "credits": weights,
                 "touchpoints": [touch.shown for touch in journey],
                 "leftOut": left_out,
@@ -193,8 +196,7 @@ class Reference:
                 "type": "attribution_reversal",
                 "tenant": order["tenant"],
                 "decidedAt": order["receivedAt"],
-                "attributionOf": superseded.order["id"],
-                "orderId": order["data"]["order_id"],
+                **_order_of(superseded),
                 "reason": "superseded",
                 "value": {
                     "revenue": None, "total": None, "currency": _currency_as_sent(superseded.order), by: left,
@@ -266,8 +268,7 @@ class Reference:
                 "type": "attribution_reversal",
                 "tenant": refund["tenant"],
                 "decidedAt": decided_at,
-                "attributionOf": decided.order["id"],
-                "orderId": refund["data"]["order_id"],
+                **_order_of(decided),
                 "reason": "refund" if refund["key"] == "Order Refunded" else "cancel",
                 "value": {"revenue": None, "total": None, "currency": _currency_as_sent(decided.order), by: amount},
                 "cause": refund["id"],
@@ -339,6 +340,19 @@ class Reference:
             or medium in self._rules.exclude_mediums
             or any(f".{host}".endswith(f".{domain}") for host in hosts for domain in self._rules.exclude_domains)
         )
+
+
+def _order_of(decided: _Decided) -> dict[str, Any]:
+    """The members of a reversal that repeat its attribution."""
+    return {
+        "attributionOf": decided.order["id"],
+        "orderId": decided.order["data"]["order_id"],
+        "orderEventId": decided.order["id"],
+        "orderAt": decided.order["timestamp"],
+        "anonymousId": decided.order["anonymousId"],
+        "userId": decided.user,
+        "touchpoint": decided.touchpoint,
+    }
 
 
 def amount_of(value: Mapping[str, Any]) -> Fraction | None:

@@ -20,6 +20,7 @@ from ingestd.plugins.attribution.journeys import Candidates
 from ingestd.plugins.attribution.marks import DecidedOrder, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse, supersede
+from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
@@ -27,6 +28,7 @@ from tests.support.terminal import HOSTILE
 
 WEEK = 7 * 86_400_000
 AT = 1_790_000_000_000
+WHOM = Whom("v", None, None)
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets treat these wide characters alike
 
@@ -60,7 +62,7 @@ class Ledger:
             )
             for n, source in enumerate(sources)
         ]
-        record, mark = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
+        record, mark, _ = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
         self.records.append(record.decode())
         self._orders.append(completed)
         self._marks.append(mark)
@@ -70,14 +72,14 @@ class Ledger:
         """Add a signed order that supersedes the order `index`; returns its number."""
         signed = self.order(revenue, *sources, signed=True)
         attribution = self.records.pop()
-        self.records += [supersede(self._orders[signed], self._marks[index]).decode(), attribution]
+        self.records += [supersede(self._orders[signed], self._marks[index], WHOM).decode(), attribution]
         return signed
 
     def refund(self, index: int, revenue: float | None = None) -> None:
         cause = f"refund-{len(self.records)}"
         amount = None if revenue is None else Decimal(str(revenue))
         asked = Refund("shop", self._orders[index].order_id, cause, AT, "refund", amount, None, None)
-        found = reverse(asked, self._marks[index], AT)
+        found = reverse(asked, self._marks[index], WHOM, AT)
         assert found is not None
         self.records.append(found[0].decode())
         self._marks[index] = found[1]
