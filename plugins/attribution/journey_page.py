@@ -32,7 +32,7 @@ from .packing import read_touches
 from .reading import Seen, read
 from .record_size import recorded_id, texts_of
 from .rollups import read_tenants
-from .touches import Exclusions, Touch
+from .touches import Exclusions, Touch, repeats
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -349,15 +349,18 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
 
 
 def _moments(records: Sequence[Record], exclusions: Exclusions, unusable_ids: UnusableIds) -> Iterator[JourneyMoment]:
-    for record in records:
-        seen = read(record, exclusions, unusable_ids)
-        if isinstance(seen, Seen):
-            yield from _moments_of(seen)
+    found = [each for record in records if isinstance(each := read(record, exclusions, unusable_ids), Seen)]
+    touches = [(seen, seen.touch) for seen in found if seen.touch is not None]
+    repeated = repeats(
+        (f"{seen.tenant} {seen.anonymous_id}", touch, seen.excluded is not None) for seen, touch in touches
+    )
+    for seen in found:
+        yield from _moments_of(seen, repeated)
 
 
-def _moments_of(seen: Seen) -> Iterator[JourneyMoment]:
+def _moments_of(seen: Seen, repeated: Collection[str]) -> Iterator[JourneyMoment]:
     tenant, visitor = seen.tenant, seen.anonymous_id
-    if seen.touch is not None:
+    if seen.touch is not None and seen.touch.event_id not in repeated:
         yield _touch_moment(tenant, visitor, seen.touch, seen.excluded)
     if seen.order is not None:
         order = seen.order

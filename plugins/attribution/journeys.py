@@ -9,7 +9,7 @@ import msgspec
 
 from ingestd.api.store import State, state_key
 
-from .packing import add_touch, read_touches
+from .packing import Run, add_touch, find_run, read_touches
 from .people import credited_key, user_key, visitor_key
 from .touches import Touch
 
@@ -124,11 +124,15 @@ class Journeys:
         return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
 
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
-        """Remember a touchpoint. `excluded` is the reason why it does not count, or None."""
+        """Remember a touchpoint, unless it continues a run. `excluded` is the reason why it does not count, or None."""
         since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
+        key = touches_key(tenant, anonymous_id)
+        run = await find_run(self._state, key, touch, since) if touch.at >= since else Run()
+        if run.continued:
+            return
         if excluded is None:
-            key = touches_key(tenant, anonymous_id)
-            await add_touch(self._state, key, touch, keep=self._limits.max_touches, since=since, ttl=ttl)
+            keep = self._limits.max_touches
+            await add_touch(self._state, key, touch, instead=run.begun_later, keep=keep, since=since, ttl=ttl)
             return
         # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
         member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64, b2a_base64
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api.store import State
 
-from .touches import Touch
+from .touches import Touch, continues
 
-__all__ = ["add_touch", "read_touches"]
+__all__ = ["Run", "add_touch", "find_run", "read_touches"]
 
 _PARTS = 1 << 52
 """The first time of a part, in milliseconds: the year 144,000. The day and the number are added to it."""
@@ -38,8 +40,44 @@ _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
 _FIELDS = 6  # of a campaign, with its dispatch id
 
 
-async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
-    """Add a touchpoint to the set. Of more than `keep` touchpoints, the first and the newest stay."""
+class Run(NamedTuple):
+    """The place of an event among the runs of its session. A run is one touchpoint, that of its first event."""
+
+    continued: bool = False
+    """Whether the event continues a run, so it is no touchpoint."""
+    begun_later: str | None = None
+    """The member of the touchpoint whose run began with this event, which has come late."""
+
+
+async def find_run(state: State, key: str, touch: Touch, since: int) -> Run:
+    """Compare the event with the touchpoints of its session from `since` on: the last one before it, and the next."""
+    if touch.session_id is None:
+        return Run()
+    known = await _parts(state, key)
+    number = known.get(_session(touch))
+    if number is None:
+        return Run()
+    session = f"{_text(number % _NUMBERS)}."
+    members = await state.window(key, since, _PARTS - 1)
+    members = [each for each in members if each[0].startswith(session, _POSITION)]
+    parts = {at % _NUMBERS: text for text, at in known.items()}
+    index = bisect_right(members, touch.at, key=itemgetter(1))
+    before = _touch(*members[index - 1], parts) if index else None
+    if before is not None and continues(touch, before):
+        return Run(continued=True)
+    after = _touch(*members[index], parts) if index < len(members) else None
+    return Run(begun_later=members[index][0] if after is not None and continues(after, touch) else None)
+
+
+async def add_touch(
+    state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int, instead: str | None = None
+) -> None:
+    """Add a touchpoint to the set. Of more than `keep` touchpoints, the first and the newest stay.
+
+    `instead` is the member that it replaces, or None.
+    """
+    if instead is not None:
+        await state.pull(key, [instead])
     wanted = [_session(touch), _campaign(touch)]
     today = _PARTS + state.now // _DAY * _NUMBERS
     parts = await _parts(state, key)

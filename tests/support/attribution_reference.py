@@ -49,6 +49,11 @@ class _Touch(NamedTuple):
     visitor: str
     shown: dict[str, Any]
 
+    @property
+    def session(self) -> str | None:
+        session: str | None = self.shown["sessionId"]
+        return session
+
 
 class _Link(NamedTuple):
     tenant: str
@@ -322,14 +327,23 @@ class Reference:
         return found
 
     def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
-        """The remembered touches of a visitor: no old ones, and beyond the limit the first and the newest ones."""
+        """The remembered arrivals of a visitor: no old ones, and beyond the limit the first and the newest ones."""
         found: list[_Touch] = []
         for touch in self._touches:
-            if (touch.tenant, touch.visitor) == (tenant, visitor):
-                oldest = touch.received - self._rules.window - self._rules.late
-                found = sorted(each for each in [*found, touch] if each.at >= oldest)
-                if len(found) > self._rules.max_touches:
-                    del found[1]
+            if (touch.tenant, touch.visitor) != (tenant, visitor):
+                continue
+            oldest = touch.received - self._rules.window - self._rules.late
+            session = [each for each in found if each.at >= oldest and each.session == touch.session]
+            earlier = [each for each in session if each < touch]
+            later = [each for each in session if each > touch]
+            if touch.at >= oldest and touch.session is not None:
+                if earlier and _is_same_arrival(touch.shown, earlier[-1].shown):
+                    continue
+                if later and _is_same_arrival(later[0].shown, touch.shown):
+                    found.remove(later[0])  # the run began earlier than known so far
+            found = sorted(each for each in [*found, touch] if each.at >= oldest)
+            if len(found) > self._rules.max_touches:
+                del found[1]
         return found
 
     def _excluded(self, touch: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
@@ -420,6 +434,14 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
         **{name: value or None for name, value in campaign.items()},
         "dispatchId": record["dispatchId"],
     }
+
+
+def _is_same_arrival(event: Mapping[str, Any], touch: Mapping[str, Any]) -> bool:
+    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session."""
+    campaign, dispatch = [event[name] for name in FIELDS], event["dispatchId"]
+    same_campaign = not any(campaign) or campaign == [touch[name] for name in FIELDS]
+    same_dispatch = dispatch is None or dispatch == touch["dispatchId"]
+    return same_campaign and same_dispatch
 
 
 def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:
