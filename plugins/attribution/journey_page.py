@@ -350,9 +350,10 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
 
 def _moments(records: Sequence[Record], exclusions: Exclusions, unusable_ids: UnusableIds) -> Iterator[JourneyMoment]:
     found = [each for record in records if isinstance(each := read(record, exclusions, unusable_ids), Seen)]
-    touches = [(seen, seen.touch) for seen in found if seen.touch is not None]
     repeated = repeats(
-        (f"{seen.tenant} {seen.anonymous_id}", touch, seen.excluded is not None) for seen, touch in touches
+        (f"{each.tenant} {each.anonymous_id}", each.touch)
+        for each in found
+        if each.touch is not None and each.excluded is None
     )
     for seen in found:
         yield from _moments_of(seen, repeated)

@@ -126,18 +126,16 @@ class Journeys:
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
         """Remember a touchpoint, unless it continues a run. `excluded` is the reason why it does not count, or None."""
         since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
-        key = touches_key(tenant, anonymous_id)
+        if excluded is not None:
+            # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
+            member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
+            key = without_key(tenant, anonymous_id)
+            await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
+            return
+        key, keep = touches_key(tenant, anonymous_id), self._limits.max_touches
         run = await find_run(self._state, key, touch, since) if touch.at >= since else Run()
-        if run.continued:
-            return
-        if excluded is None:
-            keep = self._limits.max_touches
+        if not run.continued:
             await add_touch(self._state, key, touch, instead=run.begun_later, keep=keep, since=since, ttl=ttl)
-            return
-        # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
-        member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
-        key = without_key(tenant, anonymous_id)
-        await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
         """Forget the visitors, and the user if one is given. Visitors that now belong to another user stay then."""

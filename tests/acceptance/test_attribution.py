@@ -258,7 +258,7 @@ def test_the_configured_options_are_applied(tmp_path: Path) -> None:
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
         ids = {
-            "before_window": sender.touch("visitor", 90 * MINUTE + 1, "google"),
+            "before_window": sender.touch("visitor", 90 * MINUTE + 1, "older"),
             "first": sender.touch("visitor", HOUR, "google"),
             "last": sender.touch("visitor", 30 * MINUTE, "bing"),
         }

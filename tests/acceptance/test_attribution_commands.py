@@ -376,7 +376,7 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
     with shop.serve() as daemon:
         filler = Filler(shop, daemon)
         filler.touch("olga-visitor", DAY, {"source": "google"}, dispatchId="olga-mail")
-        filler.touch("olga-visitor", HOUR, None, dispatchId="olga-mail")
+        filler.touch("olga-visitor", HOUR, None, dispatchId="olga-push")
         filler.order("olga-visitor", order_id="o-1", revenue=40, currency="EUR")
         wait_until(lambda: bool(derived(shop, "o-1")))
         before = shop.command("attribution", "report", "--since", "1h", "--model", "linear")

@@ -143,6 +143,15 @@ async def test_runs_of_other_sessions_and_visitors_are_separate() -> None:
     assert found == [("a", "mail"), ("a", "mail"), ("b", "mail"), ("a", "ad")]
 
 
+@pytest.mark.parametrize(("pause", "expected"), [(24 * HOUR - 1, 1), (24 * HOUR, 2)])
+async def test_a_run_lasts_less_than_a_day(pause: int, expected: int) -> None:
+    """A client may send one session id for ever."""
+    shop = Shop()
+    records = [shop.touch("a", "mail", age=pause, session=1), shop.touch("a", "mail", session=1)]
+    assert len((await attribution_of([*records, shop.order("a")]))["touchpoints"]) == expected
+    assert len((await attribution_of([*records[::-1], shop.order("a")]))["touchpoints"]) == expected
+
+
 async def test_a_run_is_dated_by_its_first_event_although_that_came_last() -> None:
     shop = Shop()
     shop.now += HOUR

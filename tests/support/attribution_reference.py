@@ -437,7 +437,12 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_same_arrival(event: Mapping[str, Any], touch: Mapping[str, Any]) -> bool:
-    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session."""
+    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session.
+
+    A run lasts less than 24 hours.
+    """
+    if _moment(event["at"]) - _moment(touch["at"]) >= 24 * HOUR:
+        return False
     campaign, dispatch = [event[name] for name in FIELDS], event["dispatchId"]
     same_campaign = not any(campaign) or campaign == [touch[name] for name in FIELDS]
     same_dispatch = dispatch is None or dispatch == touch["dispatchId"]
