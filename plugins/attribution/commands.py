@@ -26,7 +26,7 @@ from .journey_words import money
 from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .record_size import recorded_id
-from .report import Report
+from .report import BY, Report
 from .report_text import csv_lines, json_lines, table
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
@@ -67,7 +67,7 @@ def register(commands: Commands) -> None:
     )
     parser.add_argument(
         "--by",
-        choices=("source", "medium", "name", "campaign"),
+        choices=[*BY],
         default="source",
         help="the column to group by; campaign is all three together; default: source",
     )
@@ -204,9 +204,9 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
                     report.add(body)
     rows = report.rows()
     if arguments.json:
-        write_data(json_lines(rows))
+        write_data(json_lines(rows, arguments.by))
     elif arguments.csv:
-        lines = csv_lines(rows)
+        lines = csv_lines(rows, arguments.by)
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
         write(table(rows, arguments.by, columns()) if rows else ["no orders"])

@@ -22,7 +22,7 @@ from ingestd.api.store import State, Store
 from ingestd.api.unusable_ids import UnusableIds
 
 from .amounts import worth
-from .campaigns import campaign_name
+from .campaigns import Campaign
 from .journey_text import ignored_one, reversal_line, waiting_one
 from .journey_words import IGNORED, KINDS, WHY, age_before, age_text, device, devices, money, value_of, weight_of
 from .journeys import excluded_touches, link_key, touches_key, visitors_key, without_key
@@ -45,7 +45,7 @@ _COLUMNS = [
     Column("Before the order"),
     Column("Device"),
     Column("Credited"),
-    *(Column(f"{model.replace('_', ' ').capitalize()}, %", digits=1, bar=True) for model in MODELS),
+    *(Column(f"{model.replace('_', ' ').capitalize()}, %", digits=1, bar=True, whole=100) for model in MODELS),
 ]
 
 
@@ -297,7 +297,8 @@ def _row(
 
 
 def _title(source: str | None, medium: str | None, name: str | None) -> str:
-    return campaign_name(source, medium, name) if source or medium or name else "a dispatch"
+    fields = source, medium, name
+    return Campaign("campaign", fields).label if any(fields) else "a dispatch"
 
 
 def _percent(weight: float) -> float:

@@ -12,7 +12,7 @@ import msgspec
 
 from ingestd.api.domains import ascii_domain
 
-from .campaigns import campaign_name
+from .campaigns import Fields
 
 __all__ = [
     "CAMPAIGN_FIELDS",
@@ -66,9 +66,9 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
         return self.source, self.medium, self.name, self.term, self.content
 
     @property
-    def campaign(self) -> str:
-        """Source, medium and name in one text."""
-        return campaign_name(self.source, self.medium, self.name)
+    def campaign(self) -> Fields:
+        """Source, medium and name, by which reports tell campaigns apart."""
+        return self.source, self.medium, self.name
 
     @property
     def order(self) -> tuple[int, int]:
