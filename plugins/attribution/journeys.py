@@ -9,7 +9,7 @@ import msgspec
 
 from ingestd.api.store import State, state_key
 
-from .packing import Run, add_touch, find_run, read_touches
+from .packing import add_touch, read_touches
 from .people import credited_key, user_key, visitor_key
 from .touches import Touch
 
@@ -133,9 +133,7 @@ class Journeys:
             await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
             return
         key, keep = touches_key(tenant, anonymous_id), self._limits.max_touches
-        run = await find_run(self._state, key, touch, since) if touch.at >= since else Run()
-        if not run.continued:
-            await add_touch(self._state, key, touch, instead=run.begun_later, keep=keep, since=since, ttl=ttl)
+        await add_touch(self._state, key, touch, keep=keep, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
         """Forget the visitors, and the user if one is given. Visitors that now belong to another user stay then."""

@@ -12,7 +12,7 @@ from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from ingestd.api.store import State
 
 from .touches import Touch, continues
 
-__all__ = ["Run", "add_touch", "find_run", "read_touches"]
+__all__ = ["add_touch", "read_touches"]
 
 _PARTS = 1 << 52
 """The first time of a part, in milliseconds: the year 144,000. The day and the number are added to it."""
@@ -40,47 +40,17 @@ _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
 _FIELDS = 6  # of a campaign, with its dispatch id
 
 
-class Run(NamedTuple):
-    """The place of an event among the runs of its session. A run is one touchpoint, that of its first event."""
-
-    continued: bool = False
-    """Whether the event continues a run, so it is no touchpoint."""
-    begun_later: str | None = None
-    """The member of the touchpoint whose run began with this event, which has come late."""
-
-
-async def find_run(state: State, key: str, touch: Touch, since: int) -> Run:
-    """Compare the event with the touchpoints of its session from `since` on: the last one before it, and the next."""
-    if touch.session_id is None:
-        return Run()
-    known = await _parts(state, key)
-    number = known.get(_session(touch))
-    if number is None:
-        return Run()
-    session = f"{_text(number % _NUMBERS)}."
-    members = await state.window(key, since, _PARTS - 1)
-    members = [each for each in members if each[0].startswith(session, _POSITION)]
-    parts = {at % _NUMBERS: text for text, at in known.items()}
-    index = bisect_right(members, touch.at, key=itemgetter(1))
-    before = _touch(*members[index - 1], parts) if index else None
-    if before is not None and continues(touch, before):
-        return Run(continued=True)
-    after = _touch(*members[index], parts) if index < len(members) else None
-    return Run(begun_later=members[index][0] if after is not None and continues(after, touch) else None)
-
-
-async def add_touch(
-    state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int, instead: str | None = None
-) -> None:
-    """Add a touchpoint to the set. Of more than `keep` touchpoints, the first and the newest stay.
-
-    `instead` is the member that it replaces, or None.
-    """
-    if instead is not None:
-        await state.pull(key, [instead])
-    wanted = [_session(touch), _campaign(touch)]
-    today = _PARTS + state.now // _DAY * _NUMBERS
+async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
+    """Add a touchpoint to the set, unless it continues a run. Of more than `keep`, the first and the newest stay."""
     parts = await _parts(state, key)
+    wanted = [_session(touch), _campaign(touch)]
+    if touch.session_id is not None and wanted[0] in parts and touch.at >= since:
+        earlier, later = await _neighbours(state, key, touch, parts, since)
+        if earlier is not None and continues(touch, earlier[1]):
+            return
+        if later is not None and continues(later[1], touch):  # this event began that run, and has come late
+            await state.pull(key, [later[0]])
+    today = _PARTS + state.now // _DAY * _NUMBERS
     if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
         parts = await _tidied(state, key, parts)  # seldom, because it reads all touchpoints
     numbers = []
@@ -94,6 +64,22 @@ async def add_touch(
     ids = ".".join([*numbers, _short(touch.event_id)])
     member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{ids}"
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
+
+
+async def _neighbours(
+    state: State, key: str, touch: Touch, parts: Mapping[str, int], since: int
+) -> tuple[tuple[str, Touch] | None, tuple[str, Touch] | None]:
+    """The last touchpoint of the session before this one and the next one after it, each after its member."""
+    session = f"{_text(parts[_session(touch)] % _NUMBERS)}."
+    members = await state.window(key, since, _PARTS - 1)
+    members = [each for each in members if each[0].startswith(session, _POSITION)]
+    index = bisect_right(members, touch.at, key=itemgetter(1))
+    texts = {at % _NUMBERS: text for text, at in parts.items()}
+    found = []
+    for place in index - 1, index:
+        near = _touch(*members[place], texts) if 0 <= place < len(members) else None
+        found.append(None if near is None else (members[place][0], near))
+    return found[0], found[1]
 
 
 async def read_touches(state: State, key: str, since: int | None = None) -> list[Touch]:

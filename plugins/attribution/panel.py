@@ -37,7 +37,7 @@ async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Pane
     is_known = tenant in {_ALL, *known}
     rollups = await reading.of_all(lambda state: read(state, period, tenant or None)) if is_known else []
     unknown = "This tenant has no orders in the last 30 days."
-    notes = {
+    notes: dict[str, str] = {
         each: reading.missing + (_note(period.since(now), tenant, each) if is_known else unknown) for each in MODELS
     }
     tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
