@@ -363,7 +363,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none
         return value
 
     def received_at(self) -> int:
-        """The time of receipt or derivation in milliseconds. An imported record keeps it, and `at` is the import's."""
+        """The time of receipt in milliseconds; of a derived record, that of the record which decided it.
+
+        `at` is later for imported records, and for records derived from them.
+        """
         at = original_time(self.body)
         return self.at if at is None else at
 

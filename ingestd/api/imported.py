@@ -27,7 +27,7 @@ def import_mark(imported: Imported, at: int) -> dict[str, Any]:
     return {"endpoint": imported.endpoint, "at": format_time(at), "state": imported.changes_state}
 
 
-_MARK = b'"import":'
+_MARKS = (b'"import":', b'"decidedAt":')
 
 
 class _Times(msgspec.Struct):
@@ -43,9 +43,14 @@ _times = msgspec.json.Decoder(_Times)
 
 
 def original_time(body: bytes) -> int | None:
-    """The time of receipt or derivation that an imported record has in its body, in milliseconds, or None."""
-    if _MARK not in body:
+    """The time of receipt in the body of an imported or derived record, in milliseconds. None in other records.
+
+    The journal appends such a record later. A derived record was received when what decided it was received.
+    """
+    if not any(mark in body for mark in _MARKS):
         return None
     times = _times.decode(body)
     text = times.receivedAt or times.decidedAt or times.erasedAt
-    return parse_time(text) if isinstance(text, str) and times.mark is not None else None
+    if not isinstance(text, str) or (times.mark is None and (times.receivedAt or not times.decidedAt)):
+        return None
+    return parse_time(text)

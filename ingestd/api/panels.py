@@ -5,7 +5,7 @@ The page shows text literally, never as HTML. A page may stay open on a screen, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -20,6 +20,8 @@ class Column(Struct, frozen=True):
     """The decimal places of its numbers; None for a column of text."""
     bar: bool = False
     """Whether each number also has a bar of that length."""
+    whole: float | None = None
+    """The number of the longest possible bar, such as 100 for per cents. None: the largest number of the column."""
 
 
 class Table(Struct, frozen=True):
@@ -55,6 +57,8 @@ class Panel(Struct, frozen=True):
     tables: Sequence[Table]
     note: str = ""
     """A sentence below the title, such as the start of the counts, or the events that are not counted."""
+    notes: Mapping[str, str] = {}
+    """The note of each choice that needs a note of its own, in place of `note`."""
     choose: str = ""
     """The subject of the choice between its tables; empty without a choice."""
     chosen: str | None = None

@@ -65,17 +65,19 @@ def make_records_of_every_type() -> list[Record]:
     """A record of each of ingestd's types except events, and one of a plugin with only an id and a type."""
     common = {"tenant": "shop", "anonymousId": "visitor-1", "userId": None}
     received = {**common, "endpoint": "identify", "signed": False, "receivedAt": _TIME, "timestamp": _TIME}
-    order = {"tenant": "shop", "decidedAt": _TIME, "orderId": "o-1", "model": "last_touch", "credits": {}}
-    value = {"revenue": 40, "total": 49.9, "currency": "EUR"}
     decided = {
         **common,
-        **order,
+        "decidedAt": _TIME,
+        "orderId": "o-1",
         "orderEventId": time_uuid(),
         "orderAt": _TIME,
-        "windowSeconds": 604_800,
-        "value": value,
+        "value": {"revenue": 40, "total": 49.9, "currency": "EUR"},
+        "model": "last_touch",
+        "touchpoint": None,
+        "credits": {},
     }
-    reversal = {**order, "attributionId": time_uuid(), "reason": "refund", "value": value, "cause": time_uuid()}
+    order = {"windowSeconds": 604_800, "touchpoints": [], "ignored": [], "leftOut": 0}
+    reversal = {"attributionId": time_uuid(), "reason": "refund", "cause": time_uuid()}
     values: list[dict[str, Any]] = [
         {
             "type": "identify",
@@ -85,8 +87,8 @@ def make_records_of_every_type() -> list[Record]:
             "context": {},
             "extra": {},
         },
-        {"type": "attribution", **decided, "touchpoint": None, "touchpoints": [], "ignored": [], "leftOut": 0},
-        {"type": "attribution_reversal", **reversal},
+        {"type": "attribution", **decided, **order},
+        {"type": "attribution_reversal", **decided, **reversal},
         {"type": "erasure", "tenant": "shop", "erasedAt": _TIME, "userId": "u-17", "anonymousIds": ["visitor-1"]},
         {"type": "shop:receipt"},
     ]

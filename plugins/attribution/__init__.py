@@ -39,7 +39,7 @@ __all__ = ["AttributionPlugin"]
 
 _Count = Annotated[int, Meta(ge=2)]
 
-_ORDERS = ("attributed", "direct", "repeated", "conflict", "untrusted")
+_ORDERS = ("attributed", "direct", "repeated", "conflict", "untrusted", "too_many")
 _REVERSALS = (
     "reversed",
     "nothing_left",

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
-__all__ = ["EXACT", "MAX_AMOUNT", "amount_of_refund", "currency_code", "decimal", "is_ignored", "number_of", "worth"]
+__all__ = [
+    "EXACT",
+    "MAX_AMOUNT",
+    "amount_of_refund",
+    "currency_code",
+    "decimal",
+    "is_ignored",
+    "number_of",
+    "recorded_currency",
+    "worth",
+]
 
 EXACT = Context(prec=1500)
 """Enough digits for exact sums and products of all numbers in JSON. Small numbers cost no more with it."""
@@ -14,7 +24,7 @@ EXACT = Context(prec=1500)
 MAX_AMOUNT = 10**12
 """The largest absolute amount that counts. An absurd amount would hide the digits of all others in a sum."""
 
-_MAX_CURRENCY = 80  # characters: callers choose currencies, and state and reports keep them
+_MAX_CURRENCY = 20  # characters: callers choose currencies, and state, records and reports keep them
 
 
 def number_of(value: Any) -> int | float | None:
@@ -68,6 +78,11 @@ def _worth_of_items(products: Any) -> Decimal | None:
             if price is not None and not is_ignored(item.get("quantity")):
                 total += decimal(price) * decimal(1 if quantity is None else quantity)
     return total
+
+
+def recorded_currency(currency: str | None) -> str | None:
+    """The currency in records: as sent, unless it is much longer than any currency."""
+    return currency if currency is None or len(currency) <= _MAX_CURRENCY else currency.strip()[:_MAX_CURRENCY]
 
 
 def currency_code(currency: str | None) -> str | None:

@@ -1,40 +1,79 @@
-"""Names of campaigns in the report and on the operators' page, and shares of campaigns in an order."""
+"""Campaigns as the report and the operators' page tell them apart, and shares of campaigns in an order."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-__all__ = ["DIRECT", "MAX_NAME", "NOT_SET", "OTHERS", "add_weights", "campaign_digest", "campaign_name"]
+__all__ = [
+    "DIRECT",
+    "DIRECT_DIGEST",
+    "OTHERS",
+    "OTHERS_DIGEST",
+    "TOTAL",
+    "Campaign",
+    "Fields",
+    "add_weights",
+    "campaign_digest",
+    "cut",
+]
 
-Campaign = TypeVar("Campaign", str, int)
-"""A campaign by its name or its digest."""
+Name = TypeVar("Name")
+"""A campaign, or its digest."""
 
-DIRECT = "(direct)"
-NOT_SET = "(not set)"
-OTHERS = "(others)"
+Fields = tuple[str | None, ...]
+"""Source, medium and name of touchpoints, each None if missing; or one of them."""
 
-MAX_NAME = 80
-"""Characters of a campaign's name that the state keeps. Callers choose names, so they need a bound."""
+_MAX_TEXT = 80  # characters of each field that the state keeps: callers choose them, so they need a bound
+_NOT_SET = "(not set)"
+_MISSING = "–"  # noqa: RUF001 - a dash for people
 
 
-def campaign_name(source: str | None, medium: str | None, name: str | None) -> str:
-    """The source, medium and name in one text."""
-    return " / ".join(part for part in (source, medium, name) if part) or NOT_SET
+class Campaign(NamedTuple):
+    """What a row of the report is about: touchpoints with the same fields, or orders without touchpoint, or a rest."""
+
+    kind: Literal["campaign", "direct", "others", "total"]
+    fields: Fields = ()
+
+    @property
+    def label(self) -> str:
+        """One text for people. It tells a campaign from the rows of the other kinds, and where a field is missing."""
+        if self.kind != "campaign":
+            return _LABELS[self.kind]
+        last = max((index for index, field in enumerate(self.fields) if field), default=-1)
+        text = " / ".join(field or _MISSING for field in self.fields[: last + 1]) or _NOT_SET
+        return f'"{text}"' if last >= 0 and text in _RESERVED else text
+
+
+DIRECT, OTHERS, TOTAL = Campaign("direct"), Campaign("others"), Campaign("total")
+_LABELS = {"direct": "(direct)", "others": "(others)", "total": "total"}
+_RESERVED = {*_LABELS.values(), _NOT_SET}
+
+
+def cut(fields: Fields) -> Fields:
+    """The fields as the state keeps them."""
+    return tuple(field and field[:_MAX_TEXT] for field in fields)
 
 
 @lru_cache(maxsize=1024)
-def campaign_digest(name: str) -> int:
-    """A number for the name, cut to `MAX_NAME`. It replaces names that must not be kept: they may name a person."""
-    kept = name[:MAX_NAME].encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(kept, digest_size=6).digest())
+def campaign_digest(fields: Fields) -> int:
+    """A number for a campaign. It replaces fields that must not be kept: they may name a person."""
+    return _digest(json.dumps(cut(fields)))
 
 
-def add_weights(touchpoints: Iterable[tuple[Campaign, float]], direct: Campaign) -> dict[Campaign, list[float]]:
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=6).digest())
+
+
+DIRECT_DIGEST, OTHERS_DIGEST = _digest(DIRECT.label), _digest(OTHERS.label)
+
+
+def add_weights(touchpoints: Iterable[tuple[Name, float]], direct: Name) -> dict[Name, list[float]]:
     """The weights of touchpoints by campaign. An order without touchpoints is `direct`."""
-    weights: dict[Campaign, list[float]] = {}
+    weights: dict[Name, list[float]] = {}
     for campaign, weight in touchpoints:
         if weight:
             weights.setdefault(campaign, []).append(weight)

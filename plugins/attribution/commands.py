@@ -25,7 +25,8 @@ from .journey_text import ignored, ignored_one, journey, waiting_one
 from .journey_words import money
 from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
-from .report import Report
+from .record_size import recorded_id
+from .report import BY, Report
 from .report_text import csv_lines, json_lines, table
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
@@ -66,7 +67,7 @@ def register(commands: Commands) -> None:
     )
     parser.add_argument(
         "--by",
-        choices=("source", "medium", "name", "campaign"),
+        choices=[*BY],
         default="source",
         help="the column to group by; campaign is all three together; default: source",
     )
@@ -151,7 +152,9 @@ async def _records(
 
 
 def _is_of(body: dict[str, Any], order_id: str) -> bool:
-    return bool(body["orderId"] == order_id or (body["orderId"] is None and body.get("orderEventId") == order_id))
+    return bool(
+        body["orderId"] == recorded_id(order_id) or (body["orderId"] is None and body.get("orderEventId") == order_id)
+    )
 
 
 async def _undecided(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> str:
@@ -201,9 +204,9 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
                     report.add(body)
     rows = report.rows()
     if arguments.json:
-        write_data(json_lines(rows))
+        write_data(json_lines(rows, arguments.by))
     elif arguments.csv:
-        lines = csv_lines(rows)
+        lines = csv_lines(rows, arguments.by)
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
     else:
         write(table(rows, arguments.by, columns()) if rows else ["no orders"])

@@ -19,7 +19,9 @@ from .amounts import currency_code
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
 from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
-from .orders import decide, reverse, supersede
+from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
+from .people import People, credited_key, user_key, visitor_key
+from .public_orders import PublicOrders
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change
 from .touches import Exclusions
@@ -174,20 +176,26 @@ class AttributionConsumer(Consumer):
                 order.order_id, order.tenant, earlier.attribution_id, extra=_about(order),
             )  # fmt: skip
             return
-        if earlier is not None:
-            step.append(supersede(order, earlier))
-            self.tally.reversal("superseded")
-            _add(changes, superseded_change(order.tenant, earlier))
-        if order.user_id is None and order.anonymous_id not in self.unusable_ids:
+        has_visitor = order.anonymous_id not in self.unusable_ids
+        if order.user_id is None and has_visitor:
             order = msgspec.structs.replace(order, user_id=await journeys.user(order.tenant, order.anonymous_id))
         # An unusable id has no journey. State from before it became unusable does not count either.
         user_id = None if order.user_id is None or order.user_id in self.unusable_ids else order.user_id
+        visitor = order.anonymous_id if has_visitor else None
+        if not order.signed and not await self._has_room(order, visitor, user_id, step):
+            return
+        people = People(step.state, rules.order_memory)
+        if earlier is not None:
+            step.append(supersede(order, earlier, await people.of(earlier)))
+            self.tally.reversal("superseded")
+            _add(changes, superseded_change(order.tenant, earlier))
         visitors = await journeys.visitors(order.tenant, order.anonymous_id, user_id)
         visitors = [visitor for visitor in visitors if visitor not in self.unusable_ids]
         candidates = await journeys.candidates(order.tenant, visitors, order.at)
-        record, mark = decide(
+        record, mark, touchpoint = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
+        mark = await people.keep(order, mark, touchpoint)
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
             mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
@@ -195,10 +203,18 @@ class AttributionConsumer(Consumer):
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
             if mark.trusts(refund):
-                mark = self._reversed(refund, mark, step, order.received_at, changes)
+                mark = await self._reversed(refund, mark, step, order.received_at, changes)
             else:
                 await self._ignore(refund, step)
         await marks.set(order, mark)
+
+    async def _has_room(self, order: Order, visitor: str | None, user_id: str | None, step: Step) -> bool:
+        """Whether an order of a public key is attributed. There is a limit of such orders a day."""
+        if await PublicOrders(step.state).add(order, visitor, user_id):
+            return True
+        self.tally.order("too_many")
+        await UntrustedRecords(step.state).add(order, is_excess=True)
+        return False
 
     async def _ignore(self, refund: Refund, step: Step) -> None:
         """Count a refund that is less trusted than its order, and remember it for `attribution show`."""
@@ -220,7 +236,7 @@ class AttributionConsumer(Consumer):
         if not mark.trusts(refund):
             await self._ignore(refund, step)
             return
-        after = self._reversed(refund, mark, step, refund.received_at, changes)
+        after = await self._reversed(refund, mark, step, refund.received_at, changes)
         if after is not mark:
             await marks.set(refund, after)
         if refund.signed and mark.signed is False:
@@ -239,7 +255,7 @@ class AttributionConsumer(Consumer):
                 extra=_about(refund),
             )  # fmt: skip
 
-    def _reversed(
+    async def _reversed(
         self, refund: Refund, mark: DecidedOrder, step: Step, decided_at: int, changes: list[Change]
     ) -> DecidedOrder:
         """Append the reversal, if the refund makes one. Returns the new mark of the order."""
@@ -261,7 +277,11 @@ class AttributionConsumer(Consumer):
                 refund.event_id, refund.order_id, refund.tenant,
             )  # fmt: skip
             return mark
-        reversal = reverse(refund, mark, decided_at)
+        if not refund.signed and mark.public_reversals >= MAX_PUBLIC_REVERSALS:
+            self.tally.reversal("too_many")
+            await UntrustedRecords(step.state).add(refund, is_excess=True)
+            return mark
+        reversal = reverse(refund, mark, await People(step.state, self._rules.order_memory).of(mark), decided_at)
         if reversal is None:
             self.tally.reversal("nothing_left")
             return mark
@@ -294,9 +314,12 @@ async def _load(state: State, found: Sequence[Seen]) -> None:
             *(link_key(*visitor) for visitor in visitors),
             *(mark_key(each.tenant, each.order_id, each.event_id) for each in about_orders),
             *(waiting_key(each.tenant, each.order_id) for each in about_orders if each.order_id is not None),
+            *(visitor_key(order.tenant, order.anonymous_id) for order in orders),
+            *(user_key(order.tenant, order.user_id) for order in orders if order.user_id is not None),
         ],
         sets=[
             *(visitors_key(tenant, user) for tenant, user in users if user is not None),
             *(touches_key(each.tenant, each.anonymous_id) for each in found if each.touch is not None),
+            *(credited_key(order.tenant, order.anonymous_id) for order in orders),
         ],
     )

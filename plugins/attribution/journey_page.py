@@ -22,7 +22,7 @@ from ingestd.api.store import State, Store
 from ingestd.api.unusable_ids import UnusableIds
 
 from .amounts import worth
-from .campaigns import campaign_name
+from .campaigns import Campaign
 from .journey_text import ignored_one, reversal_line, waiting_one
 from .journey_words import IGNORED, KINDS, WHY, age_before, age_text, device, devices, money, value_of, weight_of
 from .journeys import excluded_touches, link_key, touches_key, visitors_key, without_key
@@ -30,8 +30,9 @@ from .marks import DecidedOrder, Marks, Refund, mark_key
 from .models import MODELS, weights
 from .packing import read_touches
 from .reading import Seen, read
+from .record_size import recorded_id, texts_of
 from .rollups import read_tenants
-from .touches import Exclusions, Touch
+from .touches import Exclusions, Touch, repeats
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -44,7 +45,7 @@ _COLUMNS = [
     Column("Before the order"),
     Column("Device"),
     Column("Credited"),
-    *(Column(f"{model.replace('_', ' ').capitalize()}, %", digits=1, bar=True) for model in MODELS),
+    *(Column(f"{model.replace('_', ' ').capitalize()}, %", digits=1, bar=True, whole=100) for model in MODELS),
 ]
 
 
@@ -168,7 +169,9 @@ class _Orders:
                 body = record.decode()
                 self.reversals.setdefault(body["attributionId"], []).append(body)
         self.attributions = [
-            body for body in attributions if order is None or order == (body["orderId"] or body["orderEventId"])
+            body
+            for body in attributions
+            if order is None or recorded_id(order) == body["orderId"] or order == body["orderEventId"]
         ]
         return self.attributions
 
@@ -219,12 +222,17 @@ def _explanation(
     untrusted: Sequence[Untrusted],
 ) -> JourneyExplanation:
     days = f"{body['windowSeconds'] / 86400:g} days"
-    rows = [_row(body, each, devices(body)) for each in body["touchpoints"]]
+    visitors = devices(body)
+    rows = [
+        _row(body, each, texts, visitors) for each, (_, texts) in zip(body["touchpoints"], texts_of(body), strict=True)
+    ]
     notes: list[str] = []
     if not rows:
         notes.append(f"There is no touchpoint in the {days} before it, so the order is direct.")
     if body["touchpoint"] is not None:
         notes.append(f"Credited by {body['model']}: {WHY[body['model']]}.")
+    if body.get("shortened"):
+        notes.append(f"{body['shortened']} touchpoints are in a short form, because the record would be too large.")
     if body["leftOut"]:
         notes.append(f"{body['leftOut']} more touchpoints between the first and these are beyond the limit.")
     notes += [
@@ -273,15 +281,24 @@ def _reversed(mark: DecidedOrder) -> Iterator[JourneyFact]:
         yield JourneyFact("Reversed", f"{money(mark.reversed, mark.currency)} in {times_}")
 
 
-def _row(body: Mapping[str, Any], touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> Sequence[Cell]:
-    names = [touchpoint[name] for name in ("source", "medium", "name")]
+def _row(
+    body: Mapping[str, Any],
+    touchpoint: Mapping[str, Any],
+    texts: Mapping[str, Any] | None,
+    visitors: Sequence[str | None],
+) -> Sequence[Cell]:
     return [
-        campaign_name(*names) if any(names) else "a dispatch",
-        age_before(body, touchpoint["at"]),
-        device(touchpoint, visitors),
-        "credited" if touchpoint == body["touchpoint"] else "",
+        "not in the record" if texts is None else _title(texts["source"], texts["medium"], texts["name"]),
+        age_before(body, touchpoint["at"]) if "at" in touchpoint else "",
+        device(touchpoint, visitors) if "anonymousId" in touchpoint else "",
+        "credited" if touchpoint["eventId"] == body["touchpoint"]["eventId"] else "",
         *(_percent(weight_of(body["credits"][model], touchpoint["eventId"])) for model in MODELS),
     ]
+
+
+def _title(source: str | None, medium: str | None, name: str | None) -> str:
+    fields = source, medium, name
+    return Campaign("campaign", fields).label if any(fields) else "a dispatch"
 
 
 def _percent(weight: float) -> float:
@@ -300,7 +317,13 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
     ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
     shares = [weights(model, ages, mark.half_life) if ages else [] for model in MODELS]
     rows: list[Sequence[Cell]] = [
-        [f"event {event_id}", age_text(age), "", "", *(_percent(each[index]) for each in shares)]
+        [
+            f"event {event_id}" if event_id else "one of the others",
+            age_text(age),
+            "",
+            "",
+            *(_percent(each[index]) for each in shares),
+        ]
         for index, (event_id, age) in enumerate(zip(ids, ages, strict=True))
     ]
     shown, left_out = _cut(rows)
@@ -327,15 +350,19 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
 
 
 def _moments(records: Sequence[Record], exclusions: Exclusions, unusable_ids: UnusableIds) -> Iterator[JourneyMoment]:
-    for record in records:
-        seen = read(record, exclusions, unusable_ids)
-        if isinstance(seen, Seen):
-            yield from _moments_of(seen)
+    found = [each for record in records if isinstance(each := read(record, exclusions, unusable_ids), Seen)]
+    repeated = repeats(
+        (f"{each.tenant} {each.anonymous_id}", each.touch)
+        for each in found
+        if each.touch is not None and each.excluded is None
+    )
+    for seen in found:
+        yield from _moments_of(seen, repeated)
 
 
-def _moments_of(seen: Seen) -> Iterator[JourneyMoment]:
+def _moments_of(seen: Seen, repeated: Collection[str]) -> Iterator[JourneyMoment]:
     tenant, visitor = seen.tenant, seen.anonymous_id
-    if seen.touch is not None:
+    if seen.touch is not None and seen.touch.event_id not in repeated:
         yield _touch_moment(tenant, visitor, seen.touch, seen.excluded)
     if seen.order is not None:
         order = seen.order
@@ -354,7 +381,7 @@ def _moments_of(seen: Seen) -> Iterator[JourneyMoment]:
 def _touch_moment(
     tenant: str, visitor: str, touch: Touch, excluded: str | None, *, is_removed: bool = False
 ) -> JourneyMoment:
-    title = touch.campaign if touch.source or touch.medium or touch.name else "a dispatch"
+    title = _title(touch.source, touch.medium, touch.name)
     details = [touch.term, touch.content, None if touch.dispatch_id is None else f"dispatch {touch.dispatch_id}"]
     return JourneyMoment(
         touch.at,

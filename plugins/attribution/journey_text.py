@@ -11,6 +11,7 @@ from ingestd.api.times import format_time
 from .journey_words import IGNORED, KINDS, WHY, age_before, campaign, device, devices, money, value_of, weight_of
 from .marks import Refund
 from .models import MODELS
+from .record_size import texts_of
 from .untrusted import Untrusted
 
 __all__ = ["ignored", "ignored_one", "journey", "reversal_line", "waiting_one"]
@@ -47,9 +48,10 @@ def ignored(untrusted: Sequence[Untrusted]) -> Iterator[str]:
 
 
 def ignored_one(untrusted: Untrusted) -> str:
+    why = "a public key sent too many" if untrusted.is_excess else "a public key sent it"
     return (
         f"the {KINDS[untrusted.kind]} {untrusted.event_id}, received {format_time(untrusted.received_at)},"
-        " is ignored: a public key sent it"
+        f" is ignored: {why}"
     )
 
 
@@ -68,15 +70,19 @@ def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"  no touchpoint in the {days:g} days before it: direct"
     else:
         yield f"  touchpoints in the {days:g} days before it, oldest first:"
-    for each in touchpoints:
-        mark = "→" if each == record["touchpoint"] else " "
-        yield f"  {mark} {age_before(record, each['at']):>8} before  {campaign(each)}  ({device(each, visitors)})"
+    for each, (event_id, texts) in zip(touchpoints, texts_of(record), strict=True):
+        mark = "→" if event_id == record["touchpoint"]["eventId"] else " "
+        name = "not in the record" if texts is None else campaign(texts)
+        before = f"{age_before(record, each['at']):>8} before  " if "at" in each else " " * 17
+        yield f"  {mark} {before}{name}{_device(each, visitors)}"
         shares = ", ".join(
             f"{model} {weight:.0%}"
             for model in MODELS
             if (weight := weight_of(record["credits"][model], each["eventId"]))
         )
         yield f"      {shares or 'no share in any model'}"
+    if record.get("shortened"):
+        yield f"    {record['shortened']} of them are in a short form, because the record would be too large"
     if record["leftOut"]:
         yield f"    {record['leftOut']} more between the first and these are beyond the limit"
     if record["touchpoint"] is not None:
@@ -85,3 +91,7 @@ def _attribution(record: Mapping[str, Any]) -> Iterator[str]:
         yield "  not counted:"
     for each in record["ignored"]:
         yield f"    {each['at']}  event {each['eventId']}: {IGNORED[each['reason']]}"
+
+
+def _device(touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> str:
+    return f"  ({device(touchpoint, visitors)})" if "anonymousId" in touchpoint else ""

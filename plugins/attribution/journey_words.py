@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from ingestd.api.times import parse_time
 
-from .amounts import worth
+from .amounts import MAX_AMOUNT, worth
 
 __all__ = [
     "IGNORED",
@@ -44,7 +45,8 @@ IGNORED = {
 
 def devices(record: Mapping[str, Any]) -> list[str | None]:
     """The visitors of an attribution, for `device`. The visitor of the order is the first."""
-    return list(dict.fromkeys([record["anonymousId"], *(each["anonymousId"] for each in record["touchpoints"])]))
+    visitors = (each["anonymousId"] for each in record["touchpoints"] if "anonymousId" in each)
+    return list(dict.fromkeys([record["anonymousId"], *visitors]))
 
 
 def device(touchpoint: Mapping[str, Any], visitors: Sequence[str | None]) -> str:
@@ -87,5 +89,8 @@ def value_of(value: Mapping[str, Any]) -> str:
     return "no value" if amount is None else money(amount, value["currency"])
 
 
-def money(amount: object, currency: str | None) -> str:
-    return f"{amount} {currency or ''}".rstrip()
+def money(amount: float | str | Decimal, currency: str | None) -> str:
+    """The amount with its currency. A part of a unit has at least two decimals."""
+    exact = Decimal(str(amount))
+    in_cents = exact != exact.to_integral_value() and abs(exact) <= MAX_AMOUNT and exact == round(exact, 2)
+    return f"{exact:.2f} {currency or ''}".rstrip() if in_cents else f"{amount} {currency or ''}".rstrip()

@@ -10,6 +10,7 @@ import msgspec
 from ingestd.api.store import State, state_key
 
 from .packing import add_touch, read_touches
+from .people import credited_key, user_key, visitor_key
 from .touches import Touch
 
 __all__ = [
@@ -74,6 +75,12 @@ class Candidates(NamedTuple):
     left_out: int
     """The number of touchpoints beyond the limit. They lie between the first and the newest."""
 
+    def keeping(self, most: int) -> Candidates:
+        """The first touchpoint and the newest ones, `most` in all."""
+        excess = len(self.touches) - most
+        touches = [*self.touches[:1], *self.touches[1 + excess :]]
+        return self._replace(touches=touches, left_out=self.left_out + excess)
+
 
 def link_key(tenant: str, anonymous_id: str) -> str:
     return state_key(LINK, tenant, anonymous_id)
@@ -117,16 +124,16 @@ class Journeys:
         return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
 
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
-        """Remember a touchpoint. `excluded` is the reason why it does not count, or None."""
+        """Remember a touchpoint, unless it continues a run. `excluded` is the reason why it does not count, or None."""
         since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
-        if excluded is None:
-            key = touches_key(tenant, anonymous_id)
-            await add_touch(self._state, key, touch, keep=self._limits.max_touches, since=since, ttl=ttl)
+        if excluded is not None:
+            # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
+            member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
+            key = without_key(tenant, anonymous_id)
+            await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
             return
-        # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
-        member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
-        key = without_key(tenant, anonymous_id)
-        await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
+        key, keep = touches_key(tenant, anonymous_id), self._limits.max_touches
+        await add_touch(self._state, key, touch, keep=keep, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
         """Forget the visitors, and the user if one is given. Visitors that now belong to another user stay then."""
@@ -134,12 +141,13 @@ class Journeys:
             linked = await self.user(tenant, visitor)
             if user_id is not None and linked not in {None, user_id}:
                 continue
-            for key in touches_key(tenant, visitor), without_key(tenant, visitor), link_key(tenant, visitor):
-                await self._state.delete(key)
+            for key_of in touches_key, without_key, link_key, visitor_key, credited_key:
+                await self._state.delete(key_of(tenant, visitor))
             if linked is not None:
                 await self._state.pull(visitors_key(tenant, linked), [visitor])
         if user_id is not None:
             await self._state.delete(visitors_key(tenant, user_id))
+            await self._state.delete(user_key(tenant, user_id))
 
     async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
         """The touchpoints for an order at this time."""

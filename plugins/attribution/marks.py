@@ -106,7 +106,10 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     reversals: int
     """The number of reversals."""
     touches: list[tuple[str, int]]
-    """The event id of each touchpoint and its age at the order, oldest first."""
+    """The event id of each touchpoint and its age at the order, oldest first.
+
+    Of many touchpoints, only the first and the last have an id. The ids of the others are empty.
+    """
     model: Model
     half_life: int
     refund_ids: list[str] = []
@@ -122,6 +125,16 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     """The position of the public key's order that this order superseded, and the number of records derived from it."""
     campaigns: list[int] | None = None
     """The digest of each touchpoint's campaign. None if an earlier version decided the order."""
+    event_id: str | None = None
+    """The id of the order's event. None if an earlier version decided the order; the same below."""
+    order_at: int | None = None
+    """The time of the order."""
+    person: tuple[str, str | None] | None = None
+    """References to the ids of the visitor and of the user, if there is one. `People` keeps the ids."""
+    credited: tuple[str, str] | None = None
+    """The event id of the credited touchpoint, and the digest of its visitor. None for a direct order."""
+    public_reversals: int = 0
+    """The number of reversals of public keys."""
 
     def trusts(self, refund: Refund) -> bool:
         """Whether the refund may reverse this order. It must be at least as trusted as the order."""

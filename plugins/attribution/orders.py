@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, localcontext
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 import msgspec
@@ -17,15 +17,30 @@ from .campaigns import campaign_digest
 from .journeys import MAX_IGNORED, Candidates
 from .marks import DecidedOrder, Order, Refund
 from .models import MODELS, Model, weights
+from .people import Whom
+from .record_size import MAX_ATTRIBUTION, MAX_REVERSAL, bounded, encode, fitting, recorded_id, user_id
 from .touches import Touch
 
-__all__ = ["MAX_REFUND_IDS", "attribution_id", "decide", "reverse", "supersede"]
+__all__ = ["MAX_PUBLIC_REVERSALS", "MAX_REFUND_IDS", "Decision", "attribution_id", "decide", "reverse", "supersede"]
 
 _NAMESPACE = UUID("6f1f4e0a-8a7f-5c6b-9a53-0d6b8f7a2c11")
 """The namespace for ids of derived records. Each id is made from the source of the record (RFC 9562, version 5)."""
 
 MAX_REFUND_IDS = 1000
 """Refund ids that the mark of an order keeps. Beyond that, the oldest are dropped."""
+
+MAX_PUBLIC_REVERSALS = 100
+"""Reversals of an order that public keys can cause. Each is a record, and a stranger can refund a cent at a time."""
+
+_MOST_NAMED = 12
+"""Touchpoints of an order whose ids its mark keeps, and whose credits each reversal repeats for all models."""
+
+
+class Decision(NamedTuple):
+    record: Record
+    mark: DecidedOrder
+    touchpoint: Mapping[str, Any] | None
+    """The credited touchpoint, with all its members. None for a direct order."""
 
 
 def attribution_id(order: Order) -> str:
@@ -40,14 +55,24 @@ def attribution_id(order: Order) -> str:
     return str(uuid5(_NAMESPACE, f"{kind}:{len(order.tenant)}:{order.tenant}{order.order_id}"))
 
 
-def decide(
-    order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int
-) -> tuple[Record, DecidedOrder]:
-    """The attribution of an order: the record, and the mark that prevents a second decision."""
+def decide(order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int) -> Decision:
+    """The attribution of an order: the record, and the mark that prevents a second decision.
+
+    Should even the short form of the record be too large, touchpoints between the first and the newest do not count.
+    """
+    while True:
+        decision = _decide(order, candidates, model, window, half_life)
+        most = len(candidates.touches) * 9 // 10
+        if len(decision.record.body) <= MAX_ATTRIBUTION or most < 1:
+            return decision
+        candidates = candidates.keeping(most)
+
+
+def _decide(order: Order, candidates: Candidates, model: Model, window: int, half_life: int) -> Decision:
     ages = [order.at - touch.at for touch, _ in candidates.touches]
     ids = [touch.event_id for touch, _ in candidates.touches]
     touchpoints = [_touchpoint(touch, visitor) for touch, visitor in candidates.touches]
-    credited = None
+    credited, shares = None, []
     if touchpoints:
         shares = weights(model, ages, half_life)
         # Of several touchpoints with the largest share, the newest is credited: it is the nearest to the order.
@@ -58,11 +83,11 @@ def decide(
         "type": "attribution",
         "tenant": order.tenant,
         "decidedAt": format_time(order.received_at),
-        "orderId": order.order_id,
+        "orderId": recorded_id(order.order_id),
         "orderEventId": order.event_id,
         "orderAt": format_time(order.at),
         "anonymousId": order.anonymous_id,
-        "userId": order.user_id,
+        "userId": user_id(order.user_id),
         "model": model,
         "windowSeconds": window // 1000,
         "value": {"revenue": order.revenue, "total": order.total, "currency": order.currency},
@@ -86,16 +111,22 @@ def decide(
         reversed="0",
         is_reversed=False,
         reversals=0,
-        touches=[*zip(ids, ages, strict=True)],
+        touches=[*zip(_named(ids), ages, strict=True)],
         model=model,
         half_life=half_life,
         signed=order.signed,
         campaigns=[campaign_digest(touch.campaign) for touch, _ in candidates.touches],
+        event_id=order.event_id,
+        order_at=order.at,
     )
-    return Record("attribution", order.received_at, msgspec.json.encode(body)), mark
+    return Decision(Record("attribution", order.received_at, fitting(body, shares)), mark, credited)
 
 
-def reverse(refund: Refund, mark: DecidedOrder, decided_at: int) -> tuple[Record, DecidedOrder] | None:
+def _named(ids: Sequence[str]) -> Sequence[str]:
+    return ids if len(ids) <= _MOST_NAMED else [ids[0], *[""] * (len(ids) - 2), ids[-1]]
+
+
+def reverse(refund: Refund, mark: DecidedOrder, whom: Whom, decided_at: int) -> tuple[Record, DecidedOrder] | None:
     """The reversal that a refund or cancellation makes of a decided order, and the new mark.
 
     None if it reverses nothing, because its amount is 0 or nothing is left. `decided_at` is the receipt of the refund
@@ -108,28 +139,31 @@ def reverse(refund: Refund, mark: DecidedOrder, decided_at: int) -> tuple[Record
     if left and not amount:
         return None
     kind = "public-reversal" if mark.signed is False else "reversal"  # a signed refund may reverse a signed order too
-    record = _reversal(f"{kind}:{refund.event_id}", refund, mark, amount, reason=refund.reason, decided_at=decided_at)
+    name = f"{kind}:{refund.event_id}"
+    record = _reversal(name, refund, mark, whom, amount, reason=refund.reason, decided_at=decided_at)
     after = mark
     if refund.refund_id is not None:
-        name = "refund_ids" if refund.signed else "public_refund_ids"
-        refund_ids = [*getattr(mark, name), refund.refund_id][-MAX_REFUND_IDS:]
-        after = msgspec.structs.replace(mark, **{name: refund_ids})
+        kept = "refund_ids" if refund.signed else "public_refund_ids"
+        after = msgspec.structs.replace(mark, **{kept: [*getattr(mark, kept), refund.refund_id][-MAX_REFUND_IDS:]})
     with localcontext(EXACT):
         reversed_ = Decimal(mark.reversed) + (amount or 0)
     after = msgspec.structs.replace(
-        after, reversed=str(reversed_), is_reversed=amount == left, reversals=mark.reversals + 1
+        after,
+        reversed=str(reversed_),
+        is_reversed=amount == left,
+        reversals=mark.reversals + 1,
+        public_reversals=mark.public_reversals + (not refund.signed),
     )
     return record, after
 
 
-def supersede(order: Order, mark: DecidedOrder) -> Record:
+def supersede(order: Order, mark: DecidedOrder, whom: Whom) -> Record:
     """The reversal of a public key's order when the signed order of the same id supersedes it.
 
     It reverses the rest of the value, which may be nothing. It says that the order no longer counts.
     """
-    return _reversal(
-        f"superseded:{order.event_id}", order, mark, _left(mark), reason="superseded", decided_at=order.received_at
-    )
+    name = f"superseded:{order.event_id}"
+    return _reversal(name, order, mark, whom, _left(mark), reason="superseded", decided_at=order.received_at)
 
 
 def _left(mark: DecidedOrder) -> Decimal | None:
@@ -142,28 +176,51 @@ def _left(mark: DecidedOrder) -> Decimal | None:
 
 
 def _reversal(
-    name: str, cause: Order | Refund, mark: DecidedOrder, amount: Decimal | None, *, reason: str, decided_at: int
+    name: str,
+    cause: Order | Refund,
+    mark: DecidedOrder,
+    whom: Whom,
+    amount: Decimal | None,
+    *,
+    reason: str,
+    decided_at: int,
 ) -> Record:
     """The record of a reversal. Its id is made from `name`."""
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}
     whole = worth(mark.revenue, mark.total)
     if whole is not None and amount is not None:
         value["revenue" if mark.revenue is not None else "total"] = _number(amount if whole >= 0 else -amount)
-    ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
+    ids, ages = _named([each for each, _ in mark.touches]), [age for _, age in mark.touches]
+    credits_ = _credits(ids, ages, mark.half_life)
     body = {
         "id": str(uuid5(_NAMESPACE, name)),
         "type": "attribution_reversal",
         "tenant": cause.tenant,
         "decidedAt": format_time(decided_at),
         "attributionId": mark.attribution_id,
-        "orderId": cause.order_id,
+        "orderId": recorded_id(cause.order_id),
+        "orderEventId": mark.event_id,
+        "orderAt": None if mark.order_at is None else format_time(mark.order_at),
+        "anonymousId": whom.anonymous_id,
+        "userId": whom.user_id,
         "reason": reason,
         "value": value,
         "cause": cause.event_id,
         "model": mark.model,
-        "credits": _credits(ids, ages, mark.half_life),
+        "touchpoint": whom.touchpoint,
+        "credits": credits_ if len(ids) <= _MOST_NAMED else _only_short(credits_),
+        **({"erased": True} if whom.is_forgotten else {}),
     }
-    return Record("attribution_reversal", decided_at, msgspec.json.encode(body))
+    if len(encode(body)) > MAX_REVERSAL:
+        body["credits"] = _only_short(credits_)
+    if (excess := len(encode(body)) - MAX_REVERSAL) > 0 and whom.touchpoint is not None:
+        body["touchpoint"] = bounded(whom.touchpoint, len(encode(whom.touchpoint)) - excess)
+    return Record("attribution_reversal", decided_at, encode(body))
+
+
+def _only_short(credits_: Mapping[str, list[dict[str, Any]]]) -> Mapping[str, list[dict[str, Any]] | None]:
+    """The credits of models with one touchpoint. Of the others the attribution has the credits."""
+    return {model: each if len(each) <= 1 else None for model, each in credits_.items()}
 
 
 def _credits(ids: Sequence[str], ages: Sequence[int], half_life: int) -> Mapping[str, list[dict[str, Any]]]:

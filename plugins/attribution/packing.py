@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_base64, b2a_base64
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from ingestd.api.store import State
 
-from .touches import Touch
+from .touches import Touch, continues
 
 __all__ = ["add_touch", "read_touches"]
 
@@ -39,10 +41,16 @@ _FIELDS = 6  # of a campaign, with its dispatch id
 
 
 async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
-    """Add a touchpoint to the set. Of more than `keep` touchpoints, the first and the newest stay."""
-    wanted = [_session(touch), _campaign(touch)]
-    today = _PARTS + state.now // _DAY * _NUMBERS
+    """Add a touchpoint to the set, unless it continues a run. Of more than `keep`, the first and the newest stay."""
     parts = await _parts(state, key)
+    wanted = [_session(touch), _campaign(touch)]
+    if touch.session_id is not None and wanted[0] in parts and touch.at >= since:
+        earlier, later = await _neighbours(state, key, touch, parts, since)
+        if earlier is not None and continues(touch, earlier[1]):
+            return
+        if later is not None and continues(later[1], touch):  # this event began that run, and has come late
+            await state.pull(key, [later[0]])
+    today = _PARTS + state.now // _DAY * _NUMBERS
     if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
         parts = await _tidied(state, key, parts)  # seldom, because it reads all touchpoints
     numbers = []
@@ -56,6 +64,22 @@ async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: i
     ids = ".".join([*numbers, _short(touch.event_id)])
     member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{ids}"
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
+
+
+async def _neighbours(
+    state: State, key: str, touch: Touch, parts: Mapping[str, int], since: int
+) -> tuple[tuple[str, Touch] | None, tuple[str, Touch] | None]:
+    """The last touchpoint of the session before this one and the next one after it, each after its member."""
+    session = f"{_text(parts[_session(touch)] % _NUMBERS)}."
+    members = await state.window(key, since, _PARTS - 1)
+    members = [each for each in members if each[0].startswith(session, _POSITION)]
+    index = bisect_right(members, touch.at, key=itemgetter(1))
+    texts = {at % _NUMBERS: text for text, at in parts.items()}
+    found = []
+    for place in index - 1, index:
+        near = _touch(*members[place], texts) if 0 <= place < len(members) else None
+        found.append(None if near is None else (members[place][0], near))
+    return found[0], found[1]
 
 
 async def read_touches(state: State, key: str, since: int | None = None) -> list[Touch]:

@@ -36,12 +36,16 @@ async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Pane
     tenant = selection.get("tenant", _ALL)
     is_known = tenant in {_ALL, *known}
     rollups = await reading.of_all(lambda state: read(state, period, tenant or None)) if is_known else []
+    unknown = "This tenant has no orders in the last 30 days."
+    notes: dict[str, str] = {
+        each: reading.missing + (_note(period.since(now), tenant, each) if is_known else unknown) for each in MODELS
+    }
     tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
     return Panel(
         "Orders and revenue by campaign",
         tables,
-        note=reading.missing
-        + (_note(period.since(now), tenant, model) if is_known else "This tenant has no orders in the last 30 days."),
+        note=notes[model],
+        notes=notes,
         choose="Model",
         chosen=model,
         filters=[*_filters(name, known, tenant if is_known else None)],
@@ -86,7 +90,7 @@ def _note(since: int, tenant: str, model: Model) -> str:
     return (
         f"Orders received since {at[:16].replace('T', ' ')} UTC, and their reversals."
         f" The command “ingestd attribution report --by campaign --since {at}{of} --model {model}” has the same"
-        " figures. It takes other models too."
+        " figures."
     )
 
 
@@ -122,7 +126,7 @@ def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
             Column("Net", 2, bar=True),
         ],
         rows=[_cells(row) for row in shown],
-        total=_cells(Report.total(rows)._replace(campaign="Total")),
+        total=["Total", *_cells(Report.total(rows))[1:]],
         choice=model,
     )
 
@@ -130,4 +134,4 @@ def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
 def _cells(row: Row) -> Sequence[Cell]:
     """The cells of a row, rounded as in the report."""
     amounts = (float(money(amount)) for amount in (row.revenue, row.reversed, row.net))
-    return [printable(row.campaign), float(f"{row.orders:.2f}"), *amounts]
+    return [printable(row.campaign.label), float(f"{row.orders:.2f}"), *amounts]

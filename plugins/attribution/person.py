@@ -9,18 +9,25 @@ from ingestd.api.store import State, key_digest, state_key
 
 from .journeys import LINK, TOUCHES, VISITORS, WITHOUT
 from .packing import read_touches
+from .people import CREDITED, USER, VISITOR
 
 __all__ = ["forget"]
 
 
 async def forget(person: Person, state: State) -> Mapping[str, int]:
-    """Delete the touchpoints and links of a user's visitors, or of a single visitor. Returns their numbers."""
-    touches = links = 0
+    """Delete the touchpoints, links and ids of a user's visitors, or of a single visitor. Returns their numbers."""
+    touches = links = ids = 0
     for key in person.visitor_keys(TOUCHES):
         touches += len(await read_touches(state, key))
         await state.delete(key)
     for key in person.visitor_keys(WITHOUT):
         touches += len(await state.window(key))
+        await state.delete(key)
+    for key in person.visitor_keys(CREDITED):
+        await state.delete(key)
+    user = person.user_key(USER)
+    for key in (*person.visitor_keys(VISITOR), *([] if user is None else [user])):
+        ids += await state.get(key) is not None
         await state.delete(key)
     digests = {*person.visitors}
     for key in person.visitor_keys(LINK):
@@ -36,4 +43,4 @@ async def forget(person: Person, state: State) -> Mapping[str, int]:
     own = person.user_key(VISITORS)
     if own is not None:
         await state.delete(own)
-    return {"touches": touches, "journey links": links}
+    return {"touches": touches, "journey links": links, "ids of orders": ids}

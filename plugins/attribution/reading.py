@@ -11,7 +11,7 @@ from ingestd.api.events import Endpoint, Record
 from ingestd.api.times import parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
-from .amounts import amount_of_refund, currency_code, is_ignored, number_of
+from .amounts import amount_of_refund, currency_code, is_ignored, number_of, recorded_currency
 from .marks import Order, Reason, Refund, refund_id_digest
 from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
 
@@ -188,7 +188,7 @@ def _order(envelope: _Envelope, record: Record, unusable_ids: UnusableIds) -> Or
         user_id=envelope.userId,
         revenue=number_of(data.revenue),
         total=number_of(data.total),
-        currency=_text(data.currency),
+        currency=recorded_currency(_text(data.currency)),
         signed=envelope.is_signed,
         not_counted=tuple(name for name in ("revenue", "total") if is_ignored(getattr(data, name))),
     )

@@ -7,17 +7,20 @@ from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
 from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
-from .campaigns import DIRECT, NOT_SET, OTHERS, add_weights, campaign_name
+from .campaigns import DIRECT, OTHERS, TOTAL, Campaign, add_weights
+from .record_size import texts_of
 
-__all__ = ["Report", "Row", "amount_of", "divide", "number", "ranked"]
+__all__ = ["BY", "Report", "Row", "amount_of", "divide", "number", "ranked"]
 
-_Shares = tuple[tuple[str, Decimal], ...]
+_Shares = tuple[tuple[Campaign, Decimal], ...]
+BY = {name: (name,) for name in ("source", "medium", "name")} | {"campaign": ("source", "medium", "name")}
+"""The fields of touchpoints by which the report groups."""
 
 
 class Row(NamedTuple):
     """One campaign in one currency. `orders` adds up shares of orders. Reversals do not reduce it."""
 
-    campaign: str
+    campaign: Campaign
     currency: str | None
     orders: Decimal
     revenue: Decimal
@@ -39,13 +42,13 @@ class _Order:
 class Report:
     """Adds up attributions and reversals. If `model` is None, each order counts by the model of its attribution.
 
-    `by` is a field of touchpoints, or `campaign`: source, medium and name together.
+    `by` is one of `BY`.
     """
 
     def __init__(self, by: str, model: str | None) -> None:
-        self._by = by
+        self._names = BY[by]
         self._model = model
-        self._sums: dict[tuple[str, str | None], list[Decimal]] = {}
+        self._sums: dict[tuple[Campaign, str | None], list[Decimal]] = {}
         self.not_counted = 0
         """Orders with an amount that is too large to count."""
         self._orders: dict[str, _Order] = {}
@@ -76,16 +79,16 @@ class Report:
                     self._count(order, [Decimal(0), Decimal(0), amount])
 
     def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
-        campaigns = {each["eventId"]: self._campaign_of(each) for each in body["touchpoints"]}
+        campaigns = {event_id: self._campaign_of(texts) for event_id, texts in texts_of(body)}
         touchpoints = body["credits"][self._model or body["model"]]
         weights = add_weights(((campaigns[each["eventId"]], each["weight"]) for each in touchpoints), DIRECT)
         shares = tuple((campaign, sum(map(decimal, parts), Decimal(0))) for campaign, parts in weights.items())
         return self._equal.setdefault(shares, shares)  # many orders have equal shares
 
-    def _campaign_of(self, touchpoint: Mapping[str, Any]) -> str:
-        if self._by == "campaign":
-            return campaign_name(touchpoint["source"], touchpoint["medium"], touchpoint["name"])
-        return touchpoint[self._by] or NOT_SET
+    def _campaign_of(self, touchpoint: Mapping[str, Any] | None) -> Campaign:
+        if touchpoint is None:
+            return OTHERS
+        return Campaign("campaign", tuple(touchpoint[name] or None for name in self._names))
 
     def _count(self, order: _Order, amounts: Sequence[Decimal]) -> None:
         """Add the amounts to the order's sums, and each campaign's share of them to the campaign's sums."""
@@ -111,13 +114,13 @@ class Report:
         """The sum of rows of one currency."""
         with localcontext(EXACT):
             sums = (sum(column, Decimal(0)) for column in zip(*(row[2:] for row in rows), strict=True))
-            return Row("total", rows[0].currency, *sums)
+            return Row(TOTAL, rows[0].currency, *sums)
 
 
 def ranked(rows: Iterable[Row]) -> list[Row]:
     """The rows by currency, then by net revenue and orders, the largest first. `OTHERS` comes last in a currency."""
     return sorted(
-        rows, key=lambda row: (row.currency or "", row.campaign == OTHERS, -row.net, -row.orders, row.campaign)
+        rows, key=lambda row: (row.currency or "", row.campaign == OTHERS, -row.net, -row.orders, row.campaign.label)
     )
 
 
@@ -141,6 +144,8 @@ def divide(amount: Decimal, weights: Sequence[Decimal]) -> list[Decimal]:
 
 
 def number(amount: Decimal) -> int | float:
-    """The number for JSON. Whole numbers have no decimal point, and huge ones stay finite."""
+    """The number in cents for JSON. Whole numbers have no decimal point, and huge ones stay finite."""
+    with localcontext(EXACT):
+        amount = round(amount, 2)
     whole = int(amount)
     return whole if whole == amount or abs(whole) >= 2**53 else float(amount)

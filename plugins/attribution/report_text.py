@@ -12,7 +12,7 @@ from typing import Any
 
 from ingestd.api.terminal import aligned, cut, display_width, printable
 
-from .report import Report, Row, number
+from .report import BY, Report, Row, number
 
 __all__ = ["csv_lines", "json_lines", "money", "table"]
 
@@ -23,21 +23,27 @@ _LARGE = Decimal(10) ** 12
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets treat wide characters alike
 
 
-def json_lines(rows: Sequence[Row]) -> Iterator[str]:
+def json_lines(rows: Sequence[Row], by: str) -> Iterator[str]:
     """A JSON object a line, in ASCII, so that no control character reaches a terminal."""
-    return (json.dumps(dict(zip(Row._fields, _values(row), strict=True))) for row in rows)
+    return (json.dumps(_members(row, by)) for row in rows)
 
 
-def csv_lines(rows: Sequence[Row]) -> Iterator[str]:
+def csv_lines(rows: Sequence[Row], by: str) -> Iterator[str]:
     """A header and a line for each row (RFC 4180), without line ends. No cell is a formula in a spreadsheet."""
-    yield _csv_line(Row._fields)
+    yield _csv_line([*BY[by], *Row._fields[1:], "kind"])
     for row in rows:
-        campaign, currency, *numbers = _values(row)
-        yield _csv_line([_harmless(campaign), _harmless(currency or ""), *numbers])
+        cells = _members(row, by).values()
+        yield _csv_line([_harmless(cell or "") if isinstance(cell, str | None) else cell for cell in cells])
 
 
-def _values(row: Row) -> list[Any]:
-    return [row.campaign, row.currency, *(number(amount) for amount in row[2:])]
+def _members(row: Row, by: str) -> dict[str, Any]:
+    """The columns. `kind` comes last: it tells a direct order from a campaign with a source of that name."""
+    names, fields = BY[by], row.campaign.fields or (row.campaign.label,)
+    numbers = {name: number(getattr(row, name)) for name in Row._fields[2:]}
+    return {
+        **dict.fromkeys(names), **dict(zip(names, fields, strict=False)),
+        "currency": row.currency, **numbers, "kind": row.campaign.kind,
+    }  # fmt: skip
 
 
 def _csv_line(cells: Sequence[Any]) -> str:
@@ -66,7 +72,7 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
             for line in (line for block in cells for line in block):
                 del line[index]
     numeric = range(1, 1 + len(heads))
-    names = max(display_width(name) for name in (by, "total", *(printable(row.campaign) for row in rows)))
+    names = max(display_width(name) for name in (by, "total", *(printable(row.campaign.label) for row in rows)))
     name_width = min(names, max(_NAME, width - _taken(widths) - 2 - _BAR))
     room = width - name_width - _taken(widths) - 2
     bar_width = min(_BAR, room)
@@ -75,7 +81,7 @@ def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:
         yield f"{aligned([by, *heads], [name_width, *widths], right=numeric)}  {currency}"
         most = max((_length(row, block[-1]) for row in block[:-1]), default=Decimal(0))
         for row, numbers in zip(block, block_cells, strict=True):
-            name = cut(printable(row.campaign), name_width)
+            name = cut(printable(row.campaign.label), name_width)
             share = _length(row, block[-1]) / most if most and row is not block[-1] else Decimal(0)
             bar = "█" * round(bar_width * share)
             yield f"{aligned([name, *numbers], [name_width, *widths], right=numeric)}  {bar}".rstrip()

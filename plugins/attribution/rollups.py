@@ -19,7 +19,7 @@ from ingestd.api.contents import Entry, kind_of
 from ingestd.api.store import State, state_key
 
 from .amounts import currency_code, worth
-from .campaigns import DIRECT, MAX_NAME, OTHERS, add_weights, campaign_digest
+from .campaigns import DIRECT, DIRECT_DIGEST, OTHERS, OTHERS_DIGEST, Campaign, Fields, add_weights, campaign_digest, cut
 from .marks import DecidedOrder
 from .models import MODELS, Model, weights
 from .report import Row, ranked
@@ -74,6 +74,10 @@ PERIODS: Mapping[str, Period] = {
 }
 
 
+_Name = str | tuple[str | None, ...]
+"""A campaign in a rollup: its fields. A text is the label of another row, or of a campaign of an earlier version."""
+
+
 class Change(NamedTuple):
     """The amounts that an order, or a reversal of it, adds to the rollups of that order."""
 
@@ -86,7 +90,7 @@ class Change(NamedTuple):
     orders: float
     revenue: float
     reversed: float
-    names: Mapping[int, str] = MappingProxyType({})
+    names: Mapping[int, _Name] = MappingProxyType({})
     """The names of an order's campaigns. A reversal finds the rows of its order without names."""
 
 
@@ -94,7 +98,7 @@ class Sums(msgspec.Struct, array_like=True):
     """One campaign in one currency: orders, revenue and reversed revenue for each of `MODELS`."""
 
     digest: int
-    campaign: str
+    campaign: _Name
     currency: str | None
     orders: list[float]
     revenue: list[float]
@@ -106,9 +110,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[Sums]).decode
 
 
-def order_change(tenant: str, mark: DecidedOrder, campaigns: Iterable[str]) -> Change:
+def order_change(tenant: str, mark: DecidedOrder, campaigns: Iterable[Fields]) -> Change:
     """The change for a decided order. `campaigns` holds the campaigns of its touchpoints."""
-    names = {campaign_digest(name): name[:MAX_NAME] for name in (*campaigns, DIRECT)}
+    names: dict[int, _Name] = {campaign_digest(fields): cut(fields) for fields in campaigns}
+    names[DIRECT_DIGEST] = DIRECT.label
     return _change(tenant, mark, 1, _revenue(mark), 0.0)._replace(names=names)
 
 
@@ -145,7 +150,7 @@ def _shares(mark: DecidedOrder) -> Mapping[int, Sequence[float]]:
     found: dict[int, list[float]] = {}
     for index, model in enumerate(MODELS):
         touches = zip(campaigns, weights(model, ages, mark.half_life), strict=True) if ages else ()
-        for campaign, parts in add_weights(touches, campaign_digest(DIRECT)).items():
+        for campaign, parts in add_weights(touches, DIRECT_DIGEST).items():
             found.setdefault(campaign, [0.0] * len(MODELS))[index] = sum(parts)
     return found
 
@@ -194,7 +199,7 @@ def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | No
     """
     name, currency, counts = change.names.get(digest), change.currency, True
     if (digest, currency) not in rows and len(rows) >= _MAX_ROWS:
-        digest, name = campaign_digest(OTHERS), OTHERS
+        digest, name = OTHERS_DIGEST, OTHERS.label
         if (digest, currency) not in rows and len(rows) >= _MAX_ROWS + _MAX_ROWS_OF_OTHERS:
             currency, counts = None, False  # no shop has so many currencies
     row = rows.get((digest, currency))
@@ -266,8 +271,14 @@ def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
     for each in sums:
         orders, revenue, reversed_ = (_decimal(column[index]) for column in _columns(each))
         if orders:  # 0 if the campaign has no share by this model, or all its orders were superseded
-            rows.append(Row(each.campaign, each.currency, orders, revenue, reversed_, revenue - reversed_))
+            rows.append(Row(_campaign(each.campaign), each.currency, orders, revenue, reversed_, revenue - reversed_))
     return ranked(rows)
+
+
+def _campaign(name: _Name) -> Campaign:
+    if isinstance(name, str):
+        return {each.label: each for each in (DIRECT, OTHERS)}.get(name) or Campaign("campaign", (name,))
+    return Campaign("campaign", tuple(name))
 
 
 def _decimal(value: float) -> Decimal:

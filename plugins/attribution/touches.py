@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import unquote, unquote_plus, urlsplit
 
@@ -11,12 +12,24 @@ import msgspec
 
 from ingestd.api.domains import ascii_domain
 
-from .campaigns import campaign_name
+from .campaigns import Fields
 
-__all__ = ["CAMPAIGN_FIELDS", "Exclusions", "Touch", "campaign_of", "may_have_campaign", "text_of"]
+__all__ = [
+    "CAMPAIGN_FIELDS",
+    "Exclusions",
+    "Touch",
+    "campaign_of",
+    "continues",
+    "may_have_campaign",
+    "repeats",
+    "text_of",
+]
 
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
+
+_LONGEST_RUN = 86_400_000
+"""Milliseconds after which a run ends. No visit is longer, but a client may send one session id for ever."""
 
 _MAX_TEXT = 256  # characters of a touchpoint's field; names are labels for people
 _MAX_PARAMETERS = 500  # parameters of an address that are read
@@ -49,14 +62,44 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
     dispatch_id: str | None
 
     @property
-    def campaign(self) -> str:
-        """Source, medium and name in one text."""
-        return campaign_name(self.source, self.medium, self.name)
+    def fields(self) -> Campaign:
+        return self.source, self.medium, self.name, self.term, self.content
+
+    @property
+    def campaign(self) -> Fields:
+        """Source, medium and name, by which reports tell campaigns apart."""
+        return self.source, self.medium, self.name
 
     @property
     def order(self) -> tuple[int, int]:
         """The sort key: the time, then the position in the journal."""
         return self.at, self.position
+
+
+def continues(touch: Touch, earlier: Touch) -> bool:
+    """Whether a touchpoint continues the run of an earlier one: what it has of campaign and dispatch is the same."""
+    if touch.at - earlier.at >= _LONGEST_RUN:
+        return False
+    has_campaign = touch.fields != _NONE
+    return (not has_campaign or touch.fields == earlier.fields) and touch.dispatch_id in {None, earlier.dispatch_id}
+
+
+def repeats(touches: Iterable[tuple[str, Touch]]) -> Collection[str]:
+    """The event ids of touchpoints that are no arrivals. Each comes with its visitor, in the order of the journal."""
+    runs: dict[tuple[str, str], list[Touch]] = {}
+    found = set()
+    for visitor, touch in touches:
+        if touch.session_id is None:
+            continue
+        run = runs.setdefault((visitor, touch.session_id), [])
+        index = bisect_right(run, touch.order, key=lambda each: each.order)
+        if index and continues(touch, run[index - 1]):
+            found.add(touch.event_id)
+            continue
+        if index < len(run) and continues(run[index], touch):
+            found.add(run.pop(index).event_id)
+        run.insert(index, touch)
+    return found
 
 
 def may_have_campaign(page: Any) -> bool:

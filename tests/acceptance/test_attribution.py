@@ -258,7 +258,7 @@ def test_the_configured_options_are_applied(tmp_path: Path) -> None:
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
         ids = {
-            "before_window": sender.touch("visitor", 90 * MINUTE + 1, "google"),
+            "before_window": sender.touch("visitor", 90 * MINUTE + 1, "older"),
             "first": sender.touch("visitor", HOUR, "google"),
             "last": sender.touch("visitor", 30 * MINUTE, "bing"),
         }
@@ -360,12 +360,11 @@ def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Pa
             "tenant": "shop",
             "decidedAt": events[record["cause"]]["receivedAt"],
             "attributionId": attribution["id"],
-            "orderId": record["orderId"],
+            **{name: attribution[name] for name in ("orderId", "orderEventId", "orderAt", "anonymousId", "userId")},
             "reason": record["reason"],
             "value": record["value"],
             "cause": record["cause"],
-            "model": attribution["model"],
-            "credits": attribution["credits"],
+            **{name: attribution[name] for name in ("model", "touchpoint", "credits")},
         }
     assert len({record["id"] for record in records}) == 7
     [line] = [line for line in daemon.log if "another currency" in line]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ingestd.api.terminal import printable
 from ingestd.api.times import format_time, now
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
@@ -210,7 +211,7 @@ def test_an_order_without_touchpoints_is_direct(filled: tuple[Shop, dict[str, st
 def test_an_order_without_id_is_named_by_its_event_and_steers_no_terminal(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, ids = filled
     printed = shop.command("attribution", "show", ids["nameless"])
-    assert printed.startswith("order without id of shop: 0.5 USD\n")
+    assert printed.startswith("order without id of shop: 0.50 USD\n")
     assert '=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}  (this device)' in printed
     assert all(line.isprintable() for line in printed.split("\n"))
     [record] = [json.loads(shop.command("attribution", "show", ids["nameless"], "--json"))]
@@ -243,7 +244,7 @@ def test_refunds_that_wait_for_their_order_are_shown(filled: tuple[Shop, dict[st
     for tenant in ((), ("--tenant", "shop")):
         line = refused(shop, "show", "o-late", *tenant)
         assert "the order 'o-late' is not attributed" in line
-        assert f"; the refund {ids['early']} of shop waits for its order: 7.5 " in line
+        assert f"; the refund {ids['early']} of shop waits for its order: 7.50 " in line
         assert f"; the cancellation {ids['early_cancel']} of shop waits for its order: the rest of the order, " in line
         assert line.isprintable()
     assert "waits" not in refused(shop, "show", "o-late", "--tenant", "other")
@@ -269,12 +270,12 @@ def test_the_report(filled: tuple[Shop, dict[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("by", "model", "campaigns"),
     [
-        ((), (), {"(not set)": (1, 40, 10, 30)}),
+        ((), (), {None: (1, 40, 10, 30)}),
         (("--by", "medium"), ("--model", "first_touch"), {"email": (1, 40, 10, 30)}),
         (
             ("--by", "name"),
             ("--model", "position_based"),
-            {"(not set)": (0.4, 16, 4, 12), "spring": (0.4, 16, 4, 12), "shoes": (0.2, 8, 2, 6)},
+            {None: (0.4, 16, 4, 12), "spring": (0.4, 16, 4, 12), "shoes": (0.2, 8, 2, 6)},
         ),
     ],
 )
@@ -282,18 +283,18 @@ def test_the_report_by_field_and_model(
     filled: tuple[Shop, dict[str, str]],
     by: tuple[str, ...],
     model: tuple[str, ...],
-    campaigns: dict[str, tuple[float, ...]],
+    campaigns: dict[str | None, tuple[float, ...]],
 ) -> None:
     shop, _ = filled
     printed = shop.command("attribution", "report", "--since", "1h", "--tenant", "shop", "--json", *by, *model)
     rows = [json.loads(line) for line in printed.splitlines()]
-    names = ("orders", "revenue", "reversed", "net")
+    names, column = ("orders", "revenue", "reversed", "net"), by[1] if by else "source"
     assert {
-        row["campaign"]: tuple(row[name] for name in names)
+        row[column]: tuple(row[name] for name in names)
         for row in rows
-        if row["currency"] == "EUR" and row["campaign"] != "(direct)"
+        if row["currency"] == "EUR" and row["kind"] == "campaign"
     } == campaigns
-    direct = {row["currency"]: row["net"] for row in rows if row["campaign"] == "(direct)"}
+    direct = {row["currency"]: row["net"] for row in rows if (row["kind"], row[column]) == ("direct", "(direct)")}
     assert direct == {"EUR": 20, None: 7}
 
 
@@ -303,18 +304,19 @@ def test_the_report_as_csv(filled: tuple[Shop, dict[str, str]]) -> None:
     printed = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
     assert printed.count(b"\n") == printed.count(b"\r\n") == 5  # line ends of RFC 4180
     assert list(csv.reader(StringIO(printed.decode(), newline=""), strict=True)) == [
-        ["campaign", "currency", "orders", "revenue", "reversed", "net"],
-        ["(direct)", "", "2", "14", "0", "14"],
-        ["(not set)", "EUR", "1", "40", "10", "30"],
-        ["(direct)", "EUR", "1", "20", "0", "20"],
-        ['\'=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}', "USD", "1", "0.5", "0", "0.5"],
+        ["source", "currency", "orders", "revenue", "reversed", "net", "kind"],
+        ["(direct)", "", "2", "14", "0", "14", "direct"],
+        ["", "EUR", "1", "40", "10", "30", "campaign"],
+        ["(direct)", "EUR", "1", "20", "0", "20", "direct"],
+        [f"'{printable(HOSTILE)}", "USD", "1", "0.5", "0", "0.5", "campaign"],
     ]
 
 
 def test_the_report_of_one_shop_and_of_a_time(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
     one = json.loads(shop.command("attribution", "report", "--since", "1h", "--json", "--tenant", "other"))
-    assert one == {"campaign": "(direct)", "currency": None, "orders": 1, "revenue": 7, "reversed": 0, "net": 7}
+    amounts = {"currency": None, "orders": 1, "revenue": 7, "reversed": 0, "net": 7}
+    assert one == {"source": "(direct)", **amounts, "kind": "direct"}
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z") == "no orders\n"
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z", "--json") == ""
     assert shop.command("attribution", "report", "--since", "1h", "--tenant", "none") == "no orders\n"
@@ -342,7 +344,7 @@ def test_before_any_order(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     assert shop.command("attribution", "report", "--since", "1h") == "no orders\n"
     assert shop.command("attribution", "report", "--since", "1h", "--csv").splitlines() == [
-        "campaign,currency,orders,revenue,reversed,net"
+        "source,currency,orders,revenue,reversed,net,kind"
     ]
     assert "is not attributed" in refused(shop, "show", "o-1")
 
@@ -376,7 +378,7 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
     with shop.serve() as daemon:
         filler = Filler(shop, daemon)
         filler.touch("olga-visitor", DAY, {"source": "google"}, dispatchId="olga-mail")
-        filler.touch("olga-visitor", HOUR, None, dispatchId="olga-mail")
+        filler.touch("olga-visitor", HOUR, None, dispatchId="olga-push")
         filler.order("olga-visitor", order_id="o-1", revenue=40, currency="EUR")
         wait_until(lambda: bool(derived(shop, "o-1")))
         before = shop.command("attribution", "report", "--since", "1h", "--model", "linear")

@@ -67,7 +67,7 @@ def test_a_forgotten_user_is_on_disk_only_in_the_erasure(tmp_path: Path, *, besi
         told = json.loads(shop.command("forget", "--user", "ada", "--json"))
         assert told["counts"] == {
             "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1,
-            "dead letters": 0,
+            "ids of orders": 0, "dead letters": 0,
         }  # fmt: skip
         assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])
         assert looked == {**told, "dryRun": True, "erasure": None}
@@ -110,6 +110,7 @@ def test_a_blanked_record_keeps_its_counted_members_and_an_erasure_names_the_per
     assert printed.splitlines() == [
         "forgotten: visitor va of shop",
         "  dead letters   0",
+        "  ids of orders  0",
         "  journey links  1",
         "  links          1",
         "  profiles       0",
@@ -133,6 +134,7 @@ def test_a_blanked_record_keeps_its_counted_members_and_an_erasure_names_the_per
     assert len(shop.stored()) == 3
     assert shop.command("forget", "--user", "ada").splitlines()[1:] == [
         "  dead letters   0",
+        "  ids of orders  0",
         "  journey links  0",
         "  links          0",
         "  profiles       1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,19 +183,24 @@ def test_the_status_has_orders_and_revenue_by_campaign_for_each_model(crowded: t
         assert table["total"] == ["Total", 2, 81, 0, 81]
 
 
+def label(row: Mapping[str, Any]) -> str:
+    return " / ".join(row[name] for name in ("source", "medium", "name") if row[name])
+
+
 @pytest.mark.parametrize(("period", "tenant"), [("day", ""), ("week", "shop"), ("month", "outlet")])
 def test_the_status_has_the_figures_of_the_report(selling: tuple[Shop, Daemon], period: str, tenant: str) -> None:
     shop, daemon = selling
     (panel,) = daemon.ops(f"/status.json?period={period}&tenant={tenant}").json()["panels"]
     assert [each["chosen"] for each in panel["filters"]] == [period, tenant]
-    match = re.search("“ingestd (attribution report [^”]*)”", panel["note"])
+    assert panel["note"] == panel["notes"]["last_touch"]
+    match = re.search("“ingestd (attribution report [^”]*)”", panel["notes"]["linear"])
     assert match is not None
     told = [json.loads(line) for line in shop.command(*match[1].split(), "--json").splitlines()]
     assert any(row["reversed"] for row in told)
-    tables = [table for table in panel["tables"] if table["choice"] == "last_touch"]
+    tables = [table for table in panel["tables"] if table["choice"] == "linear"]
     for table in tables:
-        names = ["campaign", "orders", "revenue", "reversed", "net"]
-        rows = [[row[name] for name in names] for row in told if row["currency"] == table["title"]]
+        names = ["orders", "revenue", "reversed", "net"]
+        rows = [[label(row), *(row[name] for name in names)] for row in told if row["currency"] == table["title"]]
         assert table["rows"] == rows
         sums = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
         assert table["total"] == ["Total", *(pytest.approx(each) for each in sums)]

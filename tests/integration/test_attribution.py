@@ -107,6 +107,7 @@ def happenings(advance: st.SearchStrategy[int]) -> st.SearchStrategy[list[dict[s
             "age": st.sampled_from([0, 0, 0, 0, 1, HOUR, HOUR + 1, 3 * HOUR, 3 * HOUR + 1, 5 * HOUR, 20 * HOUR]),
             "context": CONTEXTS,
             "dispatch": st.sampled_from([None, None, None, "mailing-7"]),
+            "session": st.sampled_from([None, 1, 1, 2]),
             "data": DATA,
             "signed": st.booleans(),
             "linked": st.sampled_from([None, None, True, False]),
@@ -123,7 +124,9 @@ def play(happenings: Iterable[dict[str, Any]]) -> list[Record]:
     for each in happenings:
         clock += each["advance"]
         shop.now = clock + each.get("skew", 0)
-        given_: dict[str, Any] = {name: each[name] for name in ("user", "age", "context", "tenant", "signed")}
+        given_: dict[str, Any] = {
+            name: each[name] for name in ("user", "age", "context", "tenant", "signed", "session")
+        }
         if each["what"] == "identify":
             linked = each["linked"] if each["user"] is not None else None
             records.append(shop.identify(each["visitor"], **given_, linked=linked))

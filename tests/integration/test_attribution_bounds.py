@@ -13,11 +13,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from ingestd.api.consumer import Step
 from ingestd.api.events import Record
+from ingestd.plugins.attribution import public_orders
+from ingestd.plugins.attribution.models import MODELS
+from ingestd.plugins.attribution.record_size import texts_of
+from ingestd.plugins.attribution.untrusted import UntrustedRecords
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.journals import append
@@ -26,6 +30,8 @@ DAY = 24 * HOUR
 YEAR = 365 * DAY
 DEFAULTS = Rules()
 LONGEST = 256
+MAX_ATTRIBUTION = 64 << 10
+MAX_REVERSAL = 5000
 """The most characters of each campaign field in a touchpoint."""
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -123,10 +129,9 @@ async def test_long_names_of_a_campaign_are_cut() -> None:
         records.append(shop.event("Page View", "a", context={"page": {"url": f"?utm_source={long}&utm_term={long}"}}))
     (attribution,) = await decided([*records, shop.order("a")])
     assert len(attribution["touchpoints"]) == 200
-    for touchpoint in attribution["touchpoints"]:
-        for name in (*names, "dispatchId"):
-            assert touchpoint[name] is None or 0 < len(touchpoint[name]) <= LONGEST
-    assert size(attribution) < 2_000_000
+    for name in (*names, "dispatchId"):
+        assert len(attribution["touchpoint"][name] or "") <= LONGEST
+    assert size(attribution) <= MAX_ATTRIBUTION
 
 
 async def test_blanks_are_no_campaign() -> None:
@@ -155,10 +160,12 @@ async def test_of_a_thousand_visitors_of_a_user_the_newest_count() -> None:
         records.append(shop.identify(f"visitor-{number}", "u"))
     (attribution,) = await decided([*records, shop.order("visitor-0")])
     assert (attribution["userId"], attribution["leftOut"]) == ("u", 101 * 3 - 200)
-    visitors = [touchpoint["anonymousId"] for touchpoint in attribution["touchpoints"]]
-    assert visitors[0] == "visitor-0"
-    assert visitors[1:] == [f"visitor-{1000 - 1 - number // 3}" for number in range(199)][::-1]
-    assert size(attribution) < 200_000
+    sources = [touchpoint["source"] for touchpoint in attribution["touchpoints"] if "source" in touchpoint]
+    assert sources[0] == "source-0"
+    whole = [f"source-{1000 - 1 - number // 3}" for number in range(199)][::-1]
+    assert [*dict.fromkeys(sources[1:])] == [*dict.fromkeys(whole)]
+    assert [texts and texts["source"] for _, texts in texts_of(attribution)] == ["source-0", *whole]
+    assert size(attribution) <= MAX_ATTRIBUTION
 
 
 async def test_of_a_thousand_users_of_a_visitor_the_last_counts() -> None:
@@ -242,7 +249,7 @@ async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_re
 
 
 async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
-    """Many orders of visitors with many long campaigns: each record has hundreds of kilobytes."""
+    """Many orders of visitors with many long campaigns: each record has 64 KiB."""
     shop = Shop()
     text = "x" * 240
     visitors = [f"v{number}" for number in range(8)]
@@ -251,7 +258,7 @@ async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
         for visitor in visitors
         for n in range(200)
     ]
-    orders = [shop.order(visitor, f"{visitor} {number}") for visitor in visitors for number in range(4)]
+    orders = [shop.order(visitor, f"{visitor} {number}") for visitor in visitors for number in range(8)]
     async with attributing(tmp_path, DEFAULTS) as attribution:
         await append(attribution.backend, journeys)
         await attribution.work_off(repeat(1000), START)
@@ -267,7 +274,7 @@ async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
         await attribution.work_off(repeat(1000), START)
         bodies = [json.loads(body) for body in await attribution.derived()]
     assert [body["orderId"] for body in bodies] == [
-        f"{visitor} {number}" for visitor in visitors for number in range(4)
+        f"{visitor} {number}" for visitor in visitors for number in range(8)
     ]
     assert {len(body["touchpoints"]) for body in bodies} == {200}
 
@@ -295,3 +302,115 @@ async def test_an_order_of_a_user_with_many_visitors_needs_the_touchpoints_of_a_
         await attribution.work_off(repeat(1000), START)
         bodies = [json.loads(body) for body in await attribution.derived()]
     assert [(body["orderId"], len(body["touchpoints"])) for body in bodies] == [("one", 200), ("two", 200)]
+
+
+# Bytes and numbers of records
+
+WIDE = st.sampled_from(["x", "\x01", "\N{LATIN SMALL LETTER E WITH ACUTE}", "\N{PILE OF POO}", '"'])
+
+
+def long(most: int) -> st.SearchStrategy[str]:
+    return st.builds(lambda letter, length: letter * length, WIDE, st.sampled_from([1, 30, most]))
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, phases=[Phase.generate])
+def test_records_are_small_whatever_a_public_key_sends(data: st.DataObject) -> None:
+    shop, visitor = Shop(), f"v{data.draw(long(511))}"
+    user = data.draw(st.none() | long(10_000).map("u{}".format))
+    devices = [visitor, f"{visitor[:500]}-2"] if user else [visitor]
+    fields = ["source", "medium", "name", "term", "content"]
+    texts = data.draw(st.dictionaries(st.sampled_from(fields), long(300), min_size=1))
+    records = [shop.identify(each, user) for each in devices if user]
+    visits = data.draw(st.sampled_from([1, 12, 13, 120, 250]))
+    for number in range(visits):
+        campaign = {name: f"{text}{number % 30 if name == 'source' else ''}" for name, text in texts.items()}
+        dispatch = data.draw(st.none() | long(300)) if number < 3 else None
+        records.append(
+            shop.event("Page View", devices[number % len(devices)], context={"campaign": campaign}, dispatch=dispatch)
+        )
+    own = {"order_id": f"o{data.draw(long(10_000))}", "total": 100, "currency": data.draw(long(100))}
+    records.append(shop.event("Order Completed", visitor, own, user=data.draw(st.sampled_from([None, user]))))
+    records += [shop.event("Order Refunded", visitor, {**own, "total": 0.25}) for _ in range(2)]
+    records.append(shop.event("Order Completed", visitor, own, signed=True))
+    public, *reversals, signed = asyncio.run(decided(records, Rules(model=data.draw(st.sampled_from(MODELS)))))
+    assert [each["reason"] for each in reversals] == ["refund", "refund", "superseded"]
+    for attribution in public, signed:
+        assert size(attribution) <= MAX_ATTRIBUTION
+        ids = [each["eventId"] for each in attribution["touchpoints"]]
+        assert min(visits, 120) <= len(ids) <= 200
+        for shares in attribution["credits"].values():
+            assert {share["eventId"] for share in shares} <= {*ids}
+    for reversal in reversals:
+        assert size(reversal) <= MAX_REVERSAL
+        assert reversal["attributionId"] == public["id"]
+        for name in "orderId", "orderEventId", "orderAt", "anonymousId", "userId":
+            assert reversal[name] == public[name]
+        assert reversal["touchpoint"]["eventId"] == public["touchpoint"]["eventId"]
+        for model, shares in reversal["credits"].items():
+            assert shares is None or shares == public["credits"][model]
+        assert reversal["credits"]["last_touch"] == public["credits"]["last_touch"]
+
+
+async def test_a_large_record_keeps_each_campaign_once() -> None:
+    """The report has the campaigns of all touchpoints, also where a record has no room for all of their members."""
+    shop = Shop()
+    visits = [
+        shop.event(
+            "Page View", "a", context={"campaign": {"source": f"source-{n % 25}", "medium": "cpc", "name": "autumn"}}
+        )
+        for n in range(200)
+    ]
+    (attribution,) = await decided([*visits, shop.order("a")])
+    assert size(attribution) <= MAX_ATTRIBUTION
+    assert [texts and texts["source"] for _, texts in texts_of(attribution)] == [f"source-{n % 25}" for n in range(200)]
+    assert attribution["touchpoints"][-1] == attribution["touchpoint"]
+    assert attribution["shortened"] == sum("at" not in each for each in attribution["touchpoints"]) > 100
+    assert set(map(len, attribution["credits"].values())) == {1, 200}
+
+
+@pytest.mark.parametrize("user", [None, "u"])
+async def test_the_orders_of_a_public_key_a_day_are_limited(
+    tmp_path: Path, user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public_orders, "MAX_OF_USER", 120)
+    shop = Shop()
+    most = 120 if user else 100
+
+    def order(number: int, **more: Any) -> Record:
+        return shop.order(f"v{number}" if user else "v0", f"o-{number}", user=user, **more)
+
+    records = [order(number) for number in range(130)]
+    records += [
+        shop.order("another", "another"),
+        *(order(number) for number in range(3)),
+        order(129, signed=True),
+        order(130, signed=True),
+    ]
+    shop.now += DAY
+    records += [order(128), shop.refund("o-125")]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await append(attribution.backend, records)
+        await attribution.work_off(repeat(50), START + DAY)
+        found = [msgspec.json.decode(body)["orderId"] for body in await attribution.derived()]
+        counted = attribution.counted("orders")
+        state = attribution.backend.store.begin(START + DAY)
+        (ignored,) = await UntrustedRecords(state).find("shop", "o-125")
+        assert (ignored.kind, ignored.is_excess) == ("order", True)
+    assert found == [*(f"o-{number}" for number in range(most)), "another", "o-129", "o-130", "o-128"]
+    assert counted == {"direct": most + 4, "too_many": 130 - most, "repeated": 3}
+
+
+async def test_the_reversals_of_public_keys_are_limited(tmp_path: Path) -> None:
+    shop = Shop()
+    records = [
+        shop.order("a", revenue=1000),
+        *(shop.refund("o-1", 0.01) for _ in range(110)),
+        shop.refund("o-1", 1, signed=True),
+    ]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await append(attribution.backend, records)
+        await attribution.work_off(repeat(50), START)
+        reversals = [msgspec.json.decode(body) for body in await attribution.derived()][1:]
+        assert attribution.counted("reversals") == {"reversed": 101, "too_many": 10}
+    assert [each["value"]["revenue"] for each in reversals] == [*[0.01] * 100, 1]

@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
+from ingestd.api.privacy import Person
+from ingestd.api.store import key_digest
+from ingestd.plugins.attribution.person import forget
 from tests.support.attribution import START, Attribution, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules
 from tests.support.journals import append
@@ -286,3 +289,43 @@ async def test_order_ids_are_compared_exactly(tmp_path: Path) -> None:
     records = [order(shop, order_id) for order_id in ("o-1", " o-1", "O-1")]
     bodies, _ = await worked_off(tmp_path, [*records, refund(shop, " o-1", total=1)])
     assert [body["orderId"] for body in bodies] == [" o-1"]
+
+
+# The person of a reversal
+
+
+@pytest.mark.parametrize("by", ["command", "record"])
+async def test_a_reversal_names_nobody_who_has_been_forgotten(tmp_path: Path, by: str) -> None:
+    """Not even after the person has come back with another order. Orders of other persons keep their ids."""
+    shop = Shop()
+    first = [shop.identify("a", "u"), shop.touch("a", "mail"), shop.touch("b", "search"), shop.identify("c", "u")]
+    first += [shop.order("a", "o-1"), shop.order("b", "o-2"), shop.order("c", "o-3")]
+    async with attributing(tmp_path, Rules()) as attribution:
+        await append(attribution.backend, first)
+        await attribution.work_off(repeat(100), shop.now)
+        if by == "command":
+            state = attribution.backend.store.begin(shop.now)
+            digests = [key_digest("shop", "a"), key_digest("shop", "c")]
+            counts = await forget(Person("shop", "u", digests), state)
+            assert counts == {"touches": 1, "journey links": 2, "ids of orders": 3}
+            await attribution.backend.store.commit(state)
+        else:
+            erasure = {"id": "e", "type": "erasure", "tenant": "shop", "userId": "u", "anonymousIds": ["a", "c"]}
+            await append(attribution.backend, [Record("erasure", shop.now, msgspec.json.encode(erasure))])
+        await append(attribution.backend, [shop.order("a", "o-4"), *(shop.refund(f"o-{n}") for n in range(1, 5))])
+        await attribution.work_off(repeat(100), shop.now)
+        found = {body["orderId"]: body for body in await reversals(attribution)}
+    people = {name: (body["anonymousId"], body["userId"], body.get("erased")) for name, body in found.items()}
+    assert people == {
+        "o-1": (None, None, True),
+        "o-2": ("b", None, None),
+        "o-3": (None, None, True),
+        "o-4": ("a", None, None),
+    }
+    event_id = first[1].decode()["id"]
+    assert [found[name]["touchpoint"] for name in ("o-1", "o-3", "o-4")] == [
+        {"eventId": event_id},
+        {"eventId": event_id},
+        None,
+    ]
+    assert found["o-2"]["touchpoint"]["source"] == "search"

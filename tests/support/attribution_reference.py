@@ -49,6 +49,11 @@ class _Touch(NamedTuple):
     visitor: str
     shown: dict[str, Any]
 
+    @property
+    def session(self) -> str | None:
+        session: str | None = self.shown["sessionId"]
+        return session
+
 
 class _Link(NamedTuple):
     tenant: str
@@ -59,6 +64,8 @@ class _Link(NamedTuple):
 @dataclass
 class _Decided:
     order: Mapping[str, Any]
+    user: str | None
+    touchpoint: Mapping[str, Any] | None
     weights: dict[str, dict[str, float]]
     reversed: list[Fraction | None] = field(default_factory=list)
     refund_ids: set[tuple[str | None, bool]] = field(default_factory=set)
@@ -146,7 +153,8 @@ class Reference:
         }
         if superseded is not None:
             self._supersede(superseded, order)
-        self._decided[self._order_name(order)] = _Decided(order, weights)
+        touchpoint = None if best is None else journey[best].shown
+        self._decided[self._order_name(order)] = _Decided(order, user, touchpoint, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
@@ -162,7 +170,7 @@ class Reference:
                 "windowSeconds": self._rules.window // 1000,
                 "value": _value(order) | {"currency": _currency_as_sent(order)},
                 **({"notCounted": too_large} if too_large else {}),
-                "touchpoint": None if best is None else journey[best].shown,
+                "touchpoint": touchpoint,
                 "credits": weights,
                 "touchpoints": [touch.shown for touch in journey],
                 "leftOut": left_out,
@@ -193,8 +201,7 @@ class Reference:
                 "type": "attribution_reversal",
                 "tenant": order["tenant"],
                 "decidedAt": order["receivedAt"],
-                "attributionOf": superseded.order["id"],
-                "orderId": order["data"]["order_id"],
+                **_order_of(superseded),
                 "reason": "superseded",
                 "value": {
                     "revenue": None, "total": None, "currency": _currency_as_sent(superseded.order), by: left,
@@ -266,8 +273,7 @@ class Reference:
                 "type": "attribution_reversal",
                 "tenant": refund["tenant"],
                 "decidedAt": decided_at,
-                "attributionOf": decided.order["id"],
-                "orderId": refund["data"]["order_id"],
+                **_order_of(decided),
                 "reason": "refund" if refund["key"] == "Order Refunded" else "cancel",
                 "value": {"revenue": None, "total": None, "currency": _currency_as_sent(decided.order), by: amount},
                 "cause": refund["id"],
@@ -321,14 +327,23 @@ class Reference:
         return found
 
     def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
-        """The remembered touches of a visitor: no old ones, and beyond the limit the first and the newest ones."""
+        """The remembered arrivals of a visitor: no old ones, and beyond the limit the first and the newest ones."""
         found: list[_Touch] = []
         for touch in self._touches:
-            if (touch.tenant, touch.visitor) == (tenant, visitor):
-                oldest = touch.received - self._rules.window - self._rules.late
-                found = sorted(each for each in [*found, touch] if each.at >= oldest)
-                if len(found) > self._rules.max_touches:
-                    del found[1]
+            if (touch.tenant, touch.visitor) != (tenant, visitor):
+                continue
+            oldest = touch.received - self._rules.window - self._rules.late
+            session = [each for each in found if each.at >= oldest and each.session == touch.session]
+            earlier = [each for each in session if each < touch]
+            later = [each for each in session if each > touch]
+            if touch.at >= oldest and touch.session is not None:
+                if earlier and _is_same_arrival(touch.shown, earlier[-1].shown):
+                    continue
+                if later and _is_same_arrival(later[0].shown, touch.shown):
+                    found.remove(later[0])  # the run began earlier than known so far
+            found = sorted(each for each in [*found, touch] if each.at >= oldest)
+            if len(found) > self._rules.max_touches:
+                del found[1]
         return found
 
     def _excluded(self, touch: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
@@ -339,6 +354,19 @@ class Reference:
             or medium in self._rules.exclude_mediums
             or any(f".{host}".endswith(f".{domain}") for host in hosts for domain in self._rules.exclude_domains)
         )
+
+
+def _order_of(decided: _Decided) -> dict[str, Any]:
+    """The members of a reversal that repeat its attribution."""
+    return {
+        "attributionOf": decided.order["id"],
+        "orderId": decided.order["data"]["order_id"],
+        "orderEventId": decided.order["id"],
+        "orderAt": decided.order["timestamp"],
+        "anonymousId": decided.order["anonymousId"],
+        "userId": decided.user,
+        "touchpoint": decided.touchpoint,
+    }
 
 
 def amount_of(value: Mapping[str, Any]) -> Fraction | None:
@@ -406,6 +434,19 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
         **{name: value or None for name, value in campaign.items()},
         "dispatchId": record["dispatchId"],
     }
+
+
+def _is_same_arrival(event: Mapping[str, Any], touch: Mapping[str, Any]) -> bool:
+    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session.
+
+    A run lasts less than 24 hours.
+    """
+    if _moment(event["at"]) - _moment(touch["at"]) >= 24 * HOUR:
+        return False
+    campaign, dispatch = [event[name] for name in FIELDS], event["dispatchId"]
+    same_campaign = not any(campaign) or campaign == [touch[name] for name in FIELDS]
+    same_dispatch = dispatch is None or dispatch == touch["dispatchId"]
+    return same_campaign and same_dispatch
 
 
 def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:

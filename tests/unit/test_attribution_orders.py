@@ -21,6 +21,7 @@ from ingestd.plugins.attribution.journeys import Candidates, Ignored
 from ingestd.plugins.attribution.marks import DecidedOrder, Marks, Order, Refund, refund_id_digest
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import MAX_REFUND_IDS, attribution_id, decide, reverse, supersede
+from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.touches import Touch
 from tests.support.backends import sqlite_backend
 
@@ -28,6 +29,7 @@ DAY = 86_400_000
 WEEK = 7 * DAY
 RECEIVED = 1_790_000_000_000
 NOTHING = Candidates([], [], 0)
+WHOM = Whom("visitor", "user", {"eventId": "event-3", "source": "s"})
 
 
 def order(
@@ -78,13 +80,13 @@ def candidates(*ages: int) -> Candidates:
 def decided(
     completed: Order, found: Candidates = NOTHING, model: Model = "last_touch", half_life: int = WEEK
 ) -> tuple[dict[str, Any], DecidedOrder]:
-    record, mark = decide(completed, found, model=model, window=WEEK, half_life=half_life)
+    record, mark, _ = decide(completed, found, model=model, window=WEEK, half_life=half_life)
     assert (record.type, record.at, record.position) == ("attribution", completed.received_at, 0)
     return record.decode(), mark
 
 
 def reversed_(asked: Refund, mark: DecidedOrder) -> tuple[dict[str, Any], DecidedOrder]:
-    found = reverse(asked, mark, asked.received_at)
+    found = reverse(asked, mark, WHOM, asked.received_at)
     assert found is not None
     record, after = found
     assert (record.type, record.at) == ("attribution_reversal", asked.received_at)
@@ -254,15 +256,16 @@ def test_a_reversal_refers_to_the_same_touches() -> None:
         "tenant": "shop",
         "decidedAt": format_time(asked.received_at),
         "attributionId": attribution["id"],
-        "orderId": "o-1",
+        **{name: attribution[name] for name in ("orderId", "orderEventId", "orderAt", "anonymousId", "userId")},
         "reason": "refund",
         "value": {"revenue": 10, "total": None, "currency": "EUR"},
         "cause": "refund-1",
         "model": "time_decay",
+        "touchpoint": {"eventId": "event-3", "source": "s"},
         "credits": attribution["credits"],
     }
-    assert (after.reversed, after.is_reversed, after.reversals) == ("10", False, 1)
-    assert replace(after, reversed="0", reversals=0) == mark
+    assert (after.reversed, after.is_reversed, after.reversals, after.public_reversals) == ("10", False, 1, 1)
+    assert replace(after, reversed="0", reversals=0, public_reversals=0) == mark
     assert reversed_(asked, mark)[0]["id"] == identity
     assert reversed_(refund(10, event_id="refund-2"), mark)[0]["id"] != identity
 
@@ -306,8 +309,8 @@ def test_the_value_of_a_refund(
 
 def test_whole_amounts_have_no_point() -> None:
     _, mark = decided(order(40.0))
-    record, _ = decide(order(40.0), NOTHING, model="linear", window=WEEK, half_life=WEEK)
-    found = reverse(refund(10.0), mark, RECEIVED)
+    record, _, _ = decide(order(40.0), NOTHING, model="linear", window=WEEK, half_life=WEEK)
+    found = reverse(refund(10.0), mark, WHOM, RECEIVED)
     assert found is not None
     assert b'"value":{"revenue":10,' in found[0].body
     assert b'"value":{"revenue":40.0,' in record.body  # the number as the caller wrote it
@@ -315,9 +318,9 @@ def test_whole_amounts_have_no_point() -> None:
 
 def test_a_refund_of_zero_reverses_nothing() -> None:
     _, mark = decided(order(40))
-    assert reverse(refund(0), mark, RECEIVED) is None
-    assert reverse(refund(None, 0), mark, RECEIVED) is None
-    assert reverse(refund(0, 10), mark, RECEIVED) is None  # its revenue counts, not its total
+    assert reverse(refund(0), mark, WHOM, RECEIVED) is None
+    assert reverse(refund(None, 0), mark, WHOM, RECEIVED) is None
+    assert reverse(refund(0, 10), mark, WHOM, RECEIVED) is None  # its revenue counts, not its total
 
 
 def test_a_cancellation_reverses_the_rest_and_a_second_one_nothing() -> None:
@@ -326,8 +329,8 @@ def test_a_cancellation_reverses_the_rest_and_a_second_one_nothing() -> None:
     record, mark = reversed_(cancellation(), mark)
     assert (record["reason"], record["value"]["revenue"], record["cause"]) == ("cancel", 30, "cancel")
     assert (mark.is_reversed, mark.reversals) == (True, 2)
-    assert reverse(cancellation("cancel-2"), mark, RECEIVED) is None
-    assert reverse(refund(5, event_id="refund-2"), mark, RECEIVED) is None
+    assert reverse(cancellation("cancel-2"), mark, WHOM, RECEIVED) is None
+    assert reverse(refund(5, event_id="refund-2"), mark, WHOM, RECEIVED) is None
 
 
 @pytest.mark.parametrize("completed", [order(), order(0)], ids=["no value", "zero"])
@@ -337,7 +340,7 @@ def test_an_order_worth_nothing_is_reversed_once(completed: Order, asked: Refund
     record, mark = reversed_(asked, mark)
     assert record["credits"]["last_touch"] == [{"eventId": "event-1", "weight": 1.0}]
     assert mark.is_reversed
-    assert reverse(replace(asked, event_id="another"), mark, RECEIVED) is None
+    assert reverse(replace(asked, event_id="another"), mark, WHOM, RECEIVED) is None
 
 
 def test_tenths_sum_exactly() -> None:
@@ -364,7 +367,7 @@ def test_reversals_never_sum_to_more_than_the_order(worth: float, as_total: obje
         left = abs(whole) - abs(sum_)
         event_id = f"refund-{number}"
         sent = cancellation(event_id) if is_cancel else refund(revenue, total, event_id=event_id)
-        found = reverse(sent, mark, RECEIVED)
+        found = reverse(sent, mark, WHOM, RECEIVED)
         if found is None:
             assert mark.is_reversed or (revenue if revenue is not None else total) == 0
             continue
@@ -393,7 +396,7 @@ def test_amounts_of_many_digits_are_exact() -> None:
 
 def test_a_reversal_has_the_time_of_its_decision() -> None:
     _, mark = decided(order(40))
-    found = reverse(refund(10), mark, RECEIVED + 2 * DAY)
+    found = reverse(refund(10), mark, WHOM, RECEIVED + 2 * DAY)
     assert found is not None
     assert found[0].at == RECEIVED + 2 * DAY
     assert found[0].decode()["decidedAt"] == format_time(RECEIVED + 2 * DAY)
@@ -435,7 +438,7 @@ def test_a_decided_order_of_an_earlier_version_can_be_read(members: int) -> None
     """An earlier version stored no refund ids, or not whether the order was signed."""
     _, mark = decided(order(40), candidates(DAY))
     read = msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(mark)[:members]), type=DecidedOrder)
-    assert read == replace(mark, signed=None, campaigns=None)
+    assert read == replace(mark, signed=None, campaigns=None, event_id=None, order_at=None)
     # The sender is unknown. So no signed order supersedes it, and every refund may reverse it.
     assert not read.yields_to(order(40, signed=True))
     assert read.trusts(refund(10))
@@ -470,7 +473,7 @@ def test_a_signed_order_reverses_the_rest_of_the_public_order(
     for each in asked:
         _, mark = reversed_(refund(each), mark)
     signed = order(50, event_id="signed-event", signed=True, received_at=RECEIVED + DAY)
-    reversal = supersede(signed, mark)
+    reversal = supersede(signed, mark, WHOM)
     body = reversal.decode()
     assert (body["reason"], body["cause"], body["attributionId"]) == ("superseded", "signed-event", record["id"])
     assert body["value"] == {"revenue": left, "total": None, "currency": "EUR"}

@@ -15,11 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.terminal import display_width, printable
-from ingestd.plugins.attribution.campaigns import DIRECT, NOT_SET, OTHERS
+from ingestd.plugins.attribution.campaigns import DIRECT, TOTAL, Campaign
 from ingestd.plugins.attribution.journeys import Candidates
 from ingestd.plugins.attribution.marks import DecidedOrder, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse, supersede
+from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
@@ -27,6 +28,7 @@ from tests.support.terminal import HOSTILE
 
 WEEK = 7 * 86_400_000
 AT = 1_790_000_000_000
+WHOM = Whom("v", None, None)
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "  =1+1", "\t=1+1", "\r=1", "\u00a0=1", "＝1+1", "＋1", "－1", "＠x"]  # noqa: RUF001 - spreadsheets treat these wide characters alike
 
@@ -60,7 +62,7 @@ class Ledger:
             )
             for n, source in enumerate(sources)
         ]
-        record, mark = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
+        record, mark, _ = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
         self.records.append(record.decode())
         self._orders.append(completed)
         self._marks.append(mark)
@@ -70,14 +72,14 @@ class Ledger:
         """Add a signed order that supersedes the order `index`; returns its number."""
         signed = self.order(revenue, *sources, signed=True)
         attribution = self.records.pop()
-        self.records += [supersede(self._orders[signed], self._marks[index]).decode(), attribution]
+        self.records += [supersede(self._orders[signed], self._marks[index], WHOM).decode(), attribution]
         return signed
 
     def refund(self, index: int, revenue: float | None = None) -> None:
         cause = f"refund-{len(self.records)}"
         amount = None if revenue is None else Decimal(str(revenue))
         asked = Refund("shop", self._orders[index].order_id, cause, AT, "refund", amount, None, None)
-        found = reverse(asked, self._marks[index], AT)
+        found = reverse(asked, self._marks[index], WHOM, AT)
         assert found is not None
         self.records.append(found[0].decode())
         self._marks[index] = found[1]
@@ -93,8 +95,13 @@ def report(records: Iterable[dict[str, Any]], by: str = "source", model: Model |
     return made
 
 
-def row(campaign: str, orders: float, revenue: float, taken: float = 0, currency: str | None = "EUR") -> Row:
+def row(
+    campaign: str | Campaign | None, orders: float, revenue: float, taken: float = 0, currency: str | None = "EUR"
+) -> Row:
+    """A text or None stands for the source of a campaign."""
     there, gone = Decimal(str(revenue)), Decimal(str(taken))
+    if not isinstance(campaign, Campaign):
+        campaign = Campaign("campaign", (campaign,))
     return Row(campaign, currency, Decimal(str(orders)), there, gone, there - gone)
 
 
@@ -115,7 +122,7 @@ def test_orders_revenue_and_reversals_by_campaign() -> None:
         row(DIRECT, 1, 20),
         row("google", 1, 30, 10),
     ]  # fmt: skip
-    assert Report.total(ledger.rows()) == row("total", 4, 200, 110)
+    assert Report.total(ledger.rows()) == row(TOTAL, 4, 200, 110)
 
 
 def test_groups_by_medium_by_name_and_by_all_fields() -> None:
@@ -125,17 +132,40 @@ def test_groups_by_medium_by_name_and_by_all_fields() -> None:
         record["touchpoints"][0].update(medium="cpc", name="spring")
     assert ledger.rows("medium") == [row("cpc", 1, 100)]
     assert ledger.rows("name") == [row("spring", 1, 100)]
-    assert ledger.rows("campaign") == [row("google / cpc / spring", 1, 100)]
+    (by_all,) = ledger.rows("campaign")
+    assert by_all == row(Campaign("campaign", ("google", "cpc", "spring")), 1, 100)
+    assert by_all.campaign.label == "google / cpc / spring"
     for record in ledger.records:
         record["touchpoints"][0].update(source=None, name="")
-    assert ledger.rows("campaign") == [row("cpc", 1, 100)]
+    assert ledger.rows("campaign") == [row(Campaign("campaign", (None, "cpc", None)), 1, 100)]
+
+
+def test_campaigns_are_told_apart_by_their_fields() -> None:
+    """Not by one text of them. Nor is a source of that name a direct order."""
+    campaigns: list[tuple[str | None, ...]] = [
+        ("newsletter", "email", None), ("newsletter", None, "email"), ("a / b", None, "c"), ("a", "b", "c"),
+        ("(direct)", None, None), ("(others)", None, None), (None, None, None),
+    ]  # fmt: skip
+    ledger = Ledger()
+    for campaign in campaigns:
+        ledger.order(10, "x")
+        ledger.records[-1]["touchpoints"][0].update(dict(zip(("source", "medium", "name"), campaign, strict=True)))
+    ledger.order(10)
+    rows = ledger.rows("campaign")
+    assert {each.campaign for each in rows} == {DIRECT, *(Campaign("campaign", each) for each in campaigns)}
+    assert len({each.campaign.label for each in rows}) == len(campaigns) + 1
+    lines = read_csv(csv_lines(rows, "campaign"))
+    assert lines[0] == ["source", "medium", "name", "currency", "orders", "revenue", "reversed", "net", "kind"]
+    told = {(*line[:3], line[-1]) for line in lines[1:]}
+    expected = {(*(field or "" for field in each), "campaign") for each in campaigns}
+    assert told == {("(direct)", "", "", "direct"), *expected}
 
 
 def test_a_touch_without_the_field_is_not_set_and_no_touch_is_direct() -> None:
     ledger = Ledger()
     ledger.order(100, None)
     ledger.order(10)
-    assert ledger.rows() == [row(NOT_SET, 1, 100), row(DIRECT, 1, 10)]
+    assert ledger.rows() == [row(None, 1, 100), row(DIRECT, 1, 10)]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +237,10 @@ def test_rows_are_sorted_by_net_revenue_then_orders_then_name() -> None:
         ledger.order(0, source)
     ledger.refund(ledger.order(100, "refunded"))
     ledger.order(1, "a")
-    ledger.order(50, OTHERS)
-    assert [each.campaign for each in ledger.rows()] == ["a", "c", "b", "d", "refunded", OTHERS]
+    ledger.order(50, "cut")
+    ledger.records[-1]["touchpoints"] = [{"eventId": each["eventId"]} for each in ledger.records[-1]["touchpoints"]]
+    ledger.records[-1]["touchpoint"] = {"eventId": "another"}
+    assert [each.campaign.label for each in ledger.rows()] == ["a", "c", "b", "d", "refunded", "(others)"]
 
 
 MONEY = st.integers(-(10**10), 10**10).map(lambda cents: cents / 100)
@@ -235,7 +267,7 @@ def test_rows_sum_to_the_orders_exactly(orders: list[Any], model: Model | None, 
     rows = ledger.rows(by, model)
     if rows:
         total = Report.total(rows)
-        assert total == Row("total", "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
+        assert total == Row(TOTAL, "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
         with localcontext(prec=1500):  # Python's 28 digits would round a difference, because parts may have more digits
             assert all(each.net == each.revenue - each.reversed for each in rows)
         assert len({each.campaign for each in rows}) == len(rows)
@@ -253,6 +285,7 @@ def test_parts_sum_to_the_whole_exactly(amount: Decimal, shares: list[float]) ->
 @pytest.mark.parametrize(
     ("amount", "shown"),
     [("0", "0"), ("40.00", "40"), ("-3", "-3"), ("0.1", "0.1"), ("1E+2", "100"),
+     ("25.479999999999997", "25.48"), ("0.005", "0"), ("-0.004", "0"),
      ("9007199254740993.5", "9007199254740993")],
 )  # fmt: skip
 def test_numbers_in_json(amount: str, shown: str) -> None:
@@ -267,9 +300,9 @@ def test_absurd_amounts_do_not_affect_the_rest() -> None:
     ledger.records[-1]["notCounted"] = ["revenue"]
     ledger.order(5e-324, "b")
     made = report(ledger.records)
-    b, a = (json.loads(line) for line in json_lines(made.rows()))
+    b, a = (json.loads(line) for line in json_lines(made.rows(), "source"))
     assert (a["orders"], a["net"]) == (2, 0)
-    assert b["net"] == 5e-324
+    assert b["net"] == 0
     assert made.not_counted == 2
 
 
@@ -377,43 +410,52 @@ def read_csv(lines: Iterable[str]) -> list[list[str]]:
 
 def test_csv_is_read_back() -> None:
     rows = [row('a "quoted", one', 1.5, 100.25, 1), row("b", 1, 0, 0, None)]
-    assert [*csv_lines(rows)] == [
-        "campaign,currency,orders,revenue,reversed,net",
-        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25',
-        "b,,1,0,0,0",
+    assert [*csv_lines(rows, "source")] == [
+        "source,currency,orders,revenue,reversed,net,kind",
+        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25,campaign',
+        "b,,1,0,0,0,campaign",
     ]
-    assert read_csv(csv_lines(rows))[1] == ['a "quoted", one', "EUR", "1.5", "100.25", "1", "99.25"]
-    assert [*csv_lines([])] == ["campaign,currency,orders,revenue,reversed,net"]
+    assert read_csv(csv_lines(rows, "source"))[1] == [
+        'a "quoted", one',
+        "EUR",
+        "1.5",
+        "100.25",
+        "1",
+        "99.25",
+        "campaign",
+    ]
+    assert [*csv_lines([], "source")] == ["source,currency,orders,revenue,reversed,net,kind"]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_is_a_formula(text: str) -> None:
-    [_, cells] = read_csv(csv_lines([row(text, 1, 1, currency=text)]))
-    assert len(cells) == 6
+    [_, cells] = read_csv(csv_lines([row(text, 1, 1, currency=text)], "source"))
+    assert len(cells) == 7
     for cell in cells[:2]:
         assert cell[0] in {"'", "\N{REPLACEMENT CHARACTER}"}
 
 
 @given(ROWS)
-def test_csv_has_a_line_and_six_cells_a_row_for_any_names(rows: list[Row]) -> None:
-    lines = [*csv_lines(rows)]
+def test_csv_has_a_line_and_seven_cells_a_row_for_any_names(rows: list[Row]) -> None:
+    lines = [*csv_lines(rows, "source")]
     assert all(line.isprintable() for line in lines)
     cells = read_csv(lines)
-    assert [len(each) for each in cells] == [6] * (1 + len(rows))
+    assert [len(each) for each in cells] == [7] * (1 + len(rows))
     assert [each[0].removeprefix("'") for each in cells[1:]] == [
-        printable(each.campaign).removeprefix("'") for each in rows
+        printable(each.campaign.fields[0] or "").removeprefix("'") for each in rows
     ]
     assert [Decimal(each[3]) for each in cells[1:]] == [each.revenue for each in rows]
 
 
 @given(ROWS)
 def test_json_has_an_object_a_line_for_any_names(rows: list[Row]) -> None:
-    lines = [*json_lines(rows)]
+    lines = [*json_lines(rows, "source")]
     assert all(line.isascii() and line.isprintable() for line in lines)
     assert [json.loads(line) for line in lines] == [
         {
-            "campaign": each.campaign, "currency": each.currency, "orders": float(each.orders),
+            "source": each.campaign.fields[0], "currency": each.currency, "orders": float(each.orders),
             "revenue": float(each.revenue), "reversed": float(each.reversed), "net": float(each.net),
+            "kind": "campaign",
         }
         for each in rows
     ]  # fmt: skip

@@ -80,16 +80,19 @@ class _Credit(msgspec.Struct, rename="camel", gc=False):
 
 
 class _Touchpoint(msgspec.Struct, rename="camel", gc=False):
+    """Only the id is always there, because a large record has short forms of some touchpoints."""
+
     event_id: str
-    at: str
-    anonymous_id: str | None
-    session_id: str | None
-    source: str | None
-    medium: str | None
-    name: str | None
-    term: str | None
-    content: str | None
-    dispatch_id: str | None
+    at: str | None = None
+    anonymous_id: str | None = None
+    session_id: str | None = None
+    source: str | None = None
+    medium: str | None = None
+    name: str | None = None
+    term: str | None = None
+    content: str | None = None
+    dispatch_id: str | None = None
+    same_as: int | None = None
 
 
 class Attribution(msgspec.Struct, rename="camel", gc=False):

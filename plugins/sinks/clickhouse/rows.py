@@ -56,13 +56,17 @@ class _Fields(msgspec.Struct, rename="camel", gc=False):
     tenant: str | None = None
     key: str | None = None
     timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    order_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """The time of the order of a derived record, which has no `timestamp`."""
     anonymous_id: str | None = None
     user_id: str | None = None
     session_id: str | None = None
     data: msgspec.Raw = _NOTHING
     context: msgspec.Raw = _NOTHING
     mark: msgspec.Raw = msgspec.field(name="import", default=_NOTHING)
-    """Only imported records have it. To look for it here is faster than `Record.received_at` for each record."""
+    decided_at: msgspec.Raw = _NOTHING
+    """Only imported records have a mark, and only derived ones this. To look for them here is faster than
+    `Record.received_at` for each record."""
 
 
 class _Columns(msgspec.Struct, omit_defaults=True, gc=False):
@@ -92,11 +96,12 @@ def _row(index: int, record: Record, layout: Layout, buffer: bytearray) -> Row:
         fields = _decode(record.body)
     except msgspec.ValidationError:
         fields = _what_fits(msgspec.json.decode(record.body, type=dict[str, msgspec.Raw]))
-    timestamp = fields.timestamp
+    timestamp = fields.timestamp or fields.order_at
+    is_plain = fields.mark is _NOTHING and fields.decided_at is _NOTHING
     columns = _Columns(
         fields.id,
         record.type,
-        format_time(record.at if fields.mark is _NOTHING else record.received_at()),
+        format_time(record.at if is_plain else record.received_at()),
         record.position,
         record.body.decode(),
         fields.tenant,

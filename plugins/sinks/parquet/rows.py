@@ -35,7 +35,7 @@ _PERHAPS = msgspec.Raw(b"null")
 
 
 class Fields(msgspec.Struct, rename="camel", gc=False):
-    """The members of a record that have a separate column, and the mark that only imported records have."""
+    """The members of a record that have a separate column, and members that tell how to find its times."""
 
     id: str
     tenant: str | None = None
@@ -44,12 +44,16 @@ class Fields(msgspec.Struct, rename="camel", gc=False):
     anonymous_id: str | None = None
     user_id: str | None = None
     session_id: str | None = None
+    order_at: str | None = None
+    """The time of the order of a derived record, which has no `timestamp`."""
     mark: msgspec.Raw = msgspec.field(name="import", default=_NO_MARK)
-    """Only imported records have it. To look for it here is faster than `Record.received_at` for each record."""
+    decided_at: msgspec.Raw = _NO_MARK
+    """Only imported records have a mark, and only derived ones this. To look for them here is faster than
+    `Record.received_at` for each record."""
 
 
 _decode = msgspec.json.Decoder(Fields).decode
-_NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Fields) if field.name != "mark"}
+_NAMES = {field.encode_name for field in msgspec.structs.fields(Fields) if field.type is not msgspec.Raw}
 
 
 def read_fields(record: Record) -> Fields:
@@ -62,23 +66,24 @@ def read_fields(record: Record) -> Fields:
         value = msgspec.json.decode(record.body)
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise ValueError("it has no id")  # noqa: TRY004 - any other body is a wrong value
-    texts = {_NAMES[name]: each for name, each in value.items() if name in _NAMES and isinstance(each, str)}
-    return Fields(**texts, mark=_PERHAPS)
+    texts = {name: each for name, each in value.items() if name in _NAMES and isinstance(each, str)}
+    return msgspec.structs.replace(msgspec.convert(texts, Fields), mark=_PERHAPS)
 
 
 def time_of(record: Record, fields: Fields) -> int:
     """`Record.received_at` of a record with these fields."""
-    return record.at if fields.mark is _NO_MARK else record.received_at()
+    is_plain = fields.mark is _NO_MARK and fields.decided_at is _NO_MARK
+    return record.at if is_plain else record.received_at()
 
 
 def make_table(fields: Sequence[Fields], times: Sequence[int], records: Sequence[Record]) -> pa.Table:
     """The table of records with these fields and times of receipt, in milliseconds. All have the same length."""
-    id_, tenant, key, timestamp, anonymous_id, user_id, session_id, _ = zip(
+    id_, tenant, key, timestamp, anonymous_id, user_id, session_id, order_at, _, _ = zip(
         *map(msgspec.structs.astuple, fields), strict=True
     )
     columns = [
         *(pa.array(column, pa.string()) for column in (id_, tenant, key)),
-        _times(timestamp),
+        _times([own or order for own, order in zip(timestamp, order_at, strict=True)]),
         *(pa.array(column, pa.string()) for column in (anonymous_id, user_id, session_id)),
         pa.array(times, pa.int64()).cast(_TIME),
         pa.array([record.position for record in records], pa.int64()),

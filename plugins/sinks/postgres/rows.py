@@ -60,6 +60,8 @@ class _Fields(msgspec.Struct, rename="camel"):
     tenant: str | None = None
     key: str | None = None
     timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    order_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """The time of the order of a derived record, which has no `timestamp`."""
     anonymous_id: str | None = None
     user_id: str | None = None
     session_id: str | None = None
@@ -74,6 +76,7 @@ def _row(record: Record) -> Row:
         fields = _fields.decode(body)
     except msgspec.ValidationError:
         fields = _what_fits(msgspec.json.decode(body))
+    timestamp = fields.timestamp or fields.order_at
     values = (
         _ROW,
         _text(fields.id),
@@ -81,7 +84,7 @@ def _row(record: Record) -> Row:
         _text(fields.tenant),
         _text(fields.key),
         _number((record.received_at() - _EPOCH_MS) * 1000),
-        _NULL if fields.timestamp is None else _number((fields.timestamp - _EPOCH) // _MICROSECOND),
+        _NULL if timestamp is None else _number((timestamp - _EPOCH) // _MICROSECOND),
         _text(fields.anonymous_id),
         _text(fields.user_id),
         _text(fields.session_id),

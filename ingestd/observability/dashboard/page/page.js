@@ -226,14 +226,15 @@ function showPanels({ panels }) {
     const section = host.children[index] || host.appendChild(makePanel(index));
     const [title, note, controls, tables] = section.children;
     setText(title, panel.title);
-    setText(note, panel.note);
-    note.hidden = !panel.note;
     const choice = choiceOf(panel);
+    const told = panel.notes[choice.chosen] ?? panel.note;
+    setText(note, told);
+    note.hidden = !told;
     showControls(controls, index, panel, choice);
     const seen = panel.tables.filter((each) => each.choice === null || each.choice === choice.chosen);
     while (tables.children.length > seen.length) tables.lastChild.remove();
     seen.forEach((table, place) => showPanelTable(tables.children[place] || tables.appendChild(make("div", "")), table));
-    if (!seen.length) setText(note, panel.note ? `${panel.note} There are none yet.` : "");
+    if (!seen.length) setText(note, told ? `${told} There are none yet.` : "");
   });
 }
 
@@ -288,7 +289,7 @@ function showControl(control, { name, title, options, chosen, asks }) {
 }
 
 function showPanelTable(host, { title, columns, rows, total }) {
-  const most = columns.map((column, place) => (column.bar ? Math.max(...rows.map((row) => row[place] ?? 0), 0) : 0));
+  const most = columns.map((column, place) => (column.bar ? column.whole ?? Math.max(...rows.map((row) => row[place] ?? 0), 0) : 0));
   const cells = (row, bars) =>
     row.map((value, place) => {
       if (typeof value !== "number") return value ?? "";
