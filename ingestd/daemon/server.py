@@ -174,10 +174,8 @@ class Server:
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
-            forgotten = Forgotten(self.partitions, consumers, self._live, self._lines)
-            self.watch(forgotten.follow(), name="erasures")
-            retentions = await self._begin_retention(consumers, backpressures)
-            sizes.journals = retentions
+            self.watch(Forgotten(self.partitions, consumers, self._live, self._lines).follow(), name="erasures")
+            retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
