@@ -13,9 +13,7 @@ from typing import Any, cast
 
 from ingestd.api.errors import CommandError, Unavailable
 from ingestd.api.hookspecs import Daemon
-from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
-from ingestd.api.nearest import nearest
 from ingestd.api.output import write
 from ingestd.api.terminal import table
 from ingestd.api.unusable_ids import UnusableIds
@@ -32,6 +30,7 @@ from ingestd.storage.retention import room_below
 from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport
+from .file_form import intake_of
 from .importer import Importer, chunks
 from .known_records import KnownRecords
 from .line_reader import LineReader
@@ -39,7 +38,6 @@ from .lines import InputFiles
 
 __all__ = ["import_events"]
 
-_RECORD = "record"
 _OF_EVENTS = frozenset(
     [
         "check_identity", "prepare", "resolve_user", "resolve_session", "store_identity", "enrich", "filter_event",
@@ -57,16 +55,16 @@ _PATIENCE = 30.0  # seconds without room in the journal until the command gives 
 async def import_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """The journal is read first, so that an event is stored once, however often it is imported."""
     validator = Validator.load(config.schemas.directory)
-    intake = _intake(arguments.format, plugins)
+    # Before the store is opened: then a command of root becomes the owner of the store.
+    files = InputFiles(arguments.files, _LONGEST * int(config.http.max_body))
+    intake = intake_of(files.files, arguments.format, arguments.tenant, plugins.intakes)
     if intake is not None:
         intake.check(validator.keys)
     reader = LineReader(
         config, plugins, validator, intake=intake, tenant=arguments.tenant, changes_state=arguments.state
     )
-    # Before the store is opened: then a command of root becomes the owner of the store.
-    files = InputFiles(arguments.files, _LONGEST * int(config.http.max_body))
     progress = _Progress(files, quiet=arguments.json)
-    with FaultReport(arguments.errors, progress.say, arguments.max_errors) as faults:
+    with closing(files), FaultReport(arguments.errors, progress.say, arguments.max_errors, files.files) as faults:
         async with open_backends(config, plugins) as backends, _started(plugins, backends, config):
             await backends.recover()
             if not arguments.dry_run:
@@ -100,21 +98,6 @@ def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Process
         processor.resolver = ImportResolver(plugins.hooks, partition.journal)
         made[partition.name] = processor
     return lambda tenant: made[backends.of_tenant(tenant).name]
-
-
-def _intake(name: str | None, plugins: Plugins) -> Intake | None:
-    """The intake that reads lines that are no record. Raises `CommandError`."""
-    able = {each.endpoint.value: each for each in plugins.intakes if type(each).begin_import is not Intake.begin_import}
-    if name is None:
-        return next(iter(able.values())) if len(able) == 1 else None
-    if name == _RECORD:
-        return None
-    if name not in able:
-        known = [_RECORD, *sorted(able)]
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        raise CommandError(f"there is no format {name!r}; {hint}")
-    return able[name]
 
 
 @asynccontextmanager

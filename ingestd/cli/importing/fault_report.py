@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from ingestd.api.errors import CommandError, Refused
 
-from .lines import Line
+from .lines import InputFile, Line
 
 __all__ = ["FaultReport"]
 
+_MODE = 0o600
 _SHOWN = 10  # faults on standard error if there is no file for them
 
 
 class FaultReport:
     """Counts faults, and writes each to `path` as one JSON object a line, or shows the first ones with `say`."""
 
-    def __init__(self, path: Path | None, say: Callable[[str], None], most: int) -> None:
-        """Raises `CommandError` if the file cannot be written. `most` is the number of faults that end the import."""
+    def __init__(
+        self, path: Path | None, say: Callable[[str], None], most: int, inputs: Sequence[InputFile] = ()
+    ) -> None:
+        """`most` is the number of faults that end the import.
+
+        Raises `CommandError` if the file cannot be written, or is one of `inputs`.
+        """
         self.count = 0
         self._say = say
         self._most = most
         self._file: IO[str] | None = None
         if path is not None:
             try:
-                self._file = path.open("w", encoding="utf-8")
+                self._file = _create(path, inputs)
             except OSError as error:
                 raise CommandError(f"{path}: {error.strerror}") from None
 
@@ -61,6 +69,19 @@ class FaultReport:
             self._say(f"{line.file}:{line.number}: {_told(refused)}")
         elif self.count == _SHOWN + 1:
             self._say("more lines are not imported; --errors FILE lists all of them")
+
+
+def _create(path: Path, inputs: Sequence[InputFile]) -> IO[str]:
+    """Open a file that only its owner can read, since faults quote values of callers."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    file = open(fd, "w", encoding="utf-8")  # noqa: SIM115 - the caller closes it
+    status = os.fstat(fd)
+    if any(os.path.samestat(status, each.status) for each in inputs):
+        raise CommandError(f"{path}: this file is to be imported, so it cannot have the faults")
+    if stat.S_ISREG(status.st_mode):
+        os.fchmod(fd, _MODE)
+        os.ftruncate(fd, 0)
+    return file
 
 
 def _told(refused: Refused) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, Refused, SchemaViolation, TooLarge, UnknownKey
+from ingestd.api.errors import Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.ids import named_time_uuid
 from ingestd.api.imported import Imported
@@ -21,14 +21,22 @@ from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.validation.validator import Validator, parse_body
 
-from .record_forms import FORMS, Attribution, DerivedRecord, ImportMark, ReceivedRecord, convert, instant, refuse
+from .record_forms import (
+    FORMS,
+    Attribution,
+    DerivedRecord,
+    ImportMark,
+    ReceivedRecord,
+    check_id,
+    convert,
+    instant,
+    refuse,
+)
 
 __all__ = ["Item", "LineReader"]
 
-_OF_RECORDS = ("tenant", "endpoint")
-"""Members of records only."""
-_TYPES = [type_ for type_ in FORMS if type_ != "identify"]
-"""Types of records only. They are in a list, because a line may have any value as its type."""
+_TYPES = [*FORMS]
+"""The types of records, in a list, because a line may have any value as its type."""
 
 
 class Item(NamedTuple):
@@ -47,7 +55,7 @@ class Item(NamedTuple):
 
 
 class LineReader:
-    """Reads records of any daemon, and messages in the format of an intake.
+    """Reads either records of any daemon, or messages in the format of an intake.
 
     `now` is the time of the import in milliseconds, which the caller sets for the lines that follow.
     """
@@ -62,7 +70,10 @@ class LineReader:
         tenant: str | None,
         changes_state: bool,
     ) -> None:
-        """`intake` reads lines that are no record, and `tenant` is their tenant."""
+        """With `intake` all lines are messages in its format, of `tenant`. Without it all are records.
+
+        Then `tenant` is the only one whose records are taken, if it is given.
+        """
         self.now = times.now()
         self._max_body = int(config.http.max_body)
         self._tenant = tenant
@@ -84,16 +95,17 @@ class LineReader:
         )
 
     def read(self, content: bytes) -> Item:
-        """Raises `Refused`, with the places of all faults in the line; `CommandError` without a needed option."""
+        """Raises `Refused`, with the places of all faults in the line."""
         line = parse_body(content)
-        if not line.keys().isdisjoint(_OF_RECORDS) or line.get("type") in _TYPES:
-            return self._read_record(line)
-        return self._read_message(line, content)
+        return self._read_record(line) if self._intake is None else self._read_message(line, content)
 
     # Records
 
     def _read_record(self, line: dict[str, Any]) -> Item:
         form = convert(line)
+        if self._tenant is not None and form.tenant != self._tenant:
+            refuse("/tenant", f"the record is of another tenant than {self._tenant}", "const")
+        check_id(form.id, self.now)
         if not isinstance(form, ReceivedRecord):
             return self._keep_derived(line, form)
         received_at = instant("/receivedAt", form.received_at, self.now)
@@ -155,13 +167,10 @@ class LineReader:
     # Messages
 
     def _read_message(self, line: dict[str, Any], content: bytes) -> Item:
-        if self._intake is None:
-            refuse("", "expected a record with id and tenant", "required")
-        if self._messages is None or self._tenant is None:
-            raise CommandError(
-                f"a line is a message in the format {self._intake.endpoint.value}, which names no shop:"
-                " say with --tenant whose messages these are"
-            )
+        assert self._messages is not None
+        assert self._tenant is not None
+        if line.get("type") in _TYPES and "tenant" in line:
+            refuse("", "a record of ingestd, in a file of messages", "const")
         if len(content) > self._max_body:
             raise TooLarge(f"The message is larger than {self._max_body} bytes.")
         message = self._messages.read(0, line, content)
