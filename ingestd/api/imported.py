@@ -8,7 +8,7 @@ import msgspec
 
 from .times import format_time, parse_time
 
-__all__ = ["Imported", "import_mark", "original_time"]
+__all__ = ["Imported", "completed", "import_mark", "is_completed", "original_time"]
 
 
 class Imported(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +20,8 @@ class Imported(msgspec.Struct, frozen=True, gc=False):
     """Whether it was a record. A daemon has already found its user and session, and has enriched it."""
     changes_state: bool
     """Whether sessions, links, profiles and attribution count it. If not, no plugin may change state for it."""
+    is_repeated: bool = False
+    """Whether the journal has it already, from an import that changed no state. Then it is stored once more."""
 
 
 def import_mark(imported: Imported, at: int) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def import_mark(imported: Imported, at: int) -> dict[str, Any]:
 
 
 _MARK = b'"import":'
+_COMPLETED = b'"completed":true'
 
 
 class _Times(msgspec.Struct):
@@ -49,3 +52,16 @@ def original_time(body: bytes) -> int | None:
     times = _times.decode(body)
     text = times.receivedAt or times.decidedAt or times.erasedAt
     return parse_time(text) if isinstance(text, str) and times.mark is not None else None
+
+
+def completed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a mark: a later import has stored it once more, with state. `is_completed` finds the mark."""
+    return {**record, "import": {**record["import"], "completed": True}}
+
+
+def is_completed(body: bytes) -> bool:
+    """Whether the journal has a later copy of this record, with the session that an import has made."""
+    if _COMPLETED not in body or _MARK not in body:
+        return False
+    mark = _times.decode(body).mark
+    return isinstance(mark, dict) and mark.get("completed") is True

@@ -12,7 +12,10 @@ __all__ = ["add_arguments"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="JSON lines, compressed with gzip or not; - is standard input"
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="JSON lines, compressed with gzip or not; a folder stands for the files below it, - for standard input",
     )
     parser.add_argument(
         "--tenant",
@@ -28,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state",
         action="store_true",
-        help="also make sessions, links, profiles and attribution of the events, by their own times",
+        help="also make sessions, links, profiles and attribution of the events, merging the files by time",
+    )
+    parser.add_argument(
+        "--unordered",
+        action="store_true",
+        help="with --state: go on although a file goes back by more than a minute behind an order",
     )
     parser.add_argument("--dry-run", action="store_true", help="check every line, store nothing, and print the counts")
     parser.add_argument("--errors", metavar="FILE", type=Path, help="write a JSON line for each line not imported")

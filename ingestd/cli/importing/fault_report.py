@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from ingestd.api.errors import CommandError, Refused
+from ingestd.api.errors import CommandError, Refused, UnknownKey
 
+from .bounded_counter import BoundedCounter
 from .lines import InputFile, Line
 
 __all__ = ["FaultReport"]
 
+_INDEX = re.compile(r"/[0-9]+(?=/|$)")
 _MODE = 0o600
 _SHOWN = 10  # faults on standard error if there is no file for them
 
@@ -31,6 +34,8 @@ class FaultReport:
         Raises `CommandError` if the file cannot be written, or is one of `inputs`.
         """
         self.count = 0
+        self.places = BoundedCounter()
+        """The number of faulty lines by the place of their first fault. It counts all elements of an array together."""
         self._say = say
         self._most = most
         self._file: IO[str] | None = None
@@ -56,6 +61,7 @@ class FaultReport:
 
     def add(self, line: Line, refused: Refused) -> None:
         self.count += 1
+        self.places.add(_place(refused))
         if self._file is not None:
             told = {
                 "file": line.file,
@@ -82,6 +88,15 @@ def _create(path: Path, inputs: Sequence[InputFile]) -> IO[str]:
         os.fchmod(fd, _MODE)
         os.ftruncate(fd, 0)
     return file
+
+
+def _place(refused: Refused) -> str:
+    if not refused.errors:
+        return "the line"
+    first = refused.errors[0]
+    if isinstance(refused, UnknownKey):  # its message has the name, which people look for
+        return f"{first.pointer}: {first.message}"
+    return _INDEX.sub("/*", first.pointer) or "the line"
 
 
 def _told(refused: Refused) -> str:

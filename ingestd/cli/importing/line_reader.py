@@ -21,6 +21,7 @@ from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.validation.validator import Validator, parse_body
 
+from .lines import Line
 from .record_forms import (
     FORMS,
     Attribution,
@@ -35,6 +36,7 @@ from .record_forms import (
 
 __all__ = ["Item", "LineReader"]
 
+ORDER = "Order Completed"
 _TYPES = [*FORMS]
 """The types of records, in a list, because a line may have any value as its type."""
 
@@ -52,6 +54,18 @@ class Item(NamedTuple):
     is_record: bool = True
     person: tuple[str, str | None, str | None] | None = None
     """The tenant, the anonymousId and the userId. None if the record is about nobody, or about a person's erasure."""
+    former: int = 0
+    """The position at which the journal has it without state; 0 if it is new."""
+
+    @property
+    def is_order(self) -> bool:
+        return isinstance(self.content, Event) and self.content.key == ORDER
+
+    def again(self, former: int) -> Item:
+        """The item, to be stored once more."""
+        if isinstance(self.content, Event) and self.content.imported is not None:
+            self.content.imported = msgspec.structs.replace(self.content.imported, is_repeated=True)
+        return self._replace(former=former)
 
 
 class LineReader:
@@ -75,10 +89,10 @@ class LineReader:
         Then `tenant` is the only one whose records are taken, if it is given.
         """
         self.now = times.now()
+        self.changes_state = changes_state
         self._max_body = int(config.http.max_body)
         self._tenant = tenant
         self._intake = intake
-        self._changes_state = changes_state
         self._intakes = {each.endpoint.value for each in plugins.intakes}
         self._messages: Translation | None = None
         if intake is not None and tenant is not None:
@@ -98,6 +112,13 @@ class LineReader:
         """Raises `Refused`, with the places of all faults in the line."""
         line = parse_body(content)
         return self._read_record(line) if self._intake is None else self._read_message(line, content)
+
+    def reads_order(self, line: Line) -> bool:
+        """Whether a line is an order."""
+        try:
+            return line.fault is None and self.read(line.content).is_order
+        except Refused:
+            return False
 
     # Records
 
@@ -136,14 +157,14 @@ class LineReader:
         item = Item(form.id, form.tenant, form.type, event, sent, received_at, person=person)
         if event is not None:
             event.session_is_new, event.linked = form.session_is_new, form.linked
-            event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self._changes_state)
+            event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self.changes_state)
         return item
 
     def _keep_derived(self, line: dict[str, Any], form: DerivedRecord) -> Item:
         type_ = line["type"]
         name = "erasedAt" if type_ == "erasure" else "decidedAt"
         decided_at = instant(f"/{name}", line[name], self.now)
-        if self._changes_state and type_ != "erasure":
+        if self.changes_state and type_ != "erasure":
             return Item(
                 form.id, form.tenant, type_, None
             )  # attribution derives it from the imported events, with the same id
@@ -160,7 +181,7 @@ class LineReader:
         return Item(form.id, form.tenant, form.type, record, received_at=received_at)
 
     def _marked(self, line: dict[str, Any], mark: ImportMark) -> Record:
-        told: dict[str, Any] = {"at": times.format_time(self.now), "state": self._changes_state}
+        told: dict[str, Any] = {"at": times.format_time(self.now), "state": self.changes_state}
         line["import"] = {"endpoint": mark.endpoint, **told} if mark.endpoint else told
         return Record(line["type"], self.now, msgspec.json.encode(line))
 
@@ -201,7 +222,7 @@ class LineReader:
             refuse("/timestamp", "the time is before the year 2000, so it was not set", "minimum")
         if event is not None:
             endpoint = self._intake.endpoint.value
-            event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self._changes_state)
+            event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self.changes_state)
         sent = (tenant, message_id) if isinstance(message_id, str) else None
         person = None if event is None else (tenant, event.anonymous_id, event.user_id)
         return Item(record_id, tenant, message.kind, event, sent, received_at, is_record=False, person=person)

@@ -6,12 +6,14 @@ import errno
 import gzip
 import os
 import resource
+import shutil
 import stat
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from itertools import chain
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from ingestd.api.errors import BadRequest, CommandError, Refused, TooLarge
@@ -62,6 +64,7 @@ class InputFile:
         except OSError as error:
             raise CommandError(f"{name}: {error.strerror}") from None
         self.is_pipe = not stat.S_ISREG(self.status.st_mode)
+        """Whether the file can be read only once."""
         self._start = 0 if self.is_pipe else os.lseek(self._fd, 0, os.SEEK_CUR)
         self._begun: Iterator[Line] | None = None
         """The lines of a pipe, after a look at the first one."""
@@ -69,10 +72,23 @@ class InputFile:
     def close(self) -> None:
         os.close(self._fd)
 
+    def rewind(self) -> None:
+        if not self.is_pipe:
+            os.lseek(self._fd, self._start, os.SEEK_SET)
+
     @property
     def position(self) -> int:
         """The bytes that were read, before they are decompressed. Not for a pipe."""
-        return os.lseek(self._fd, 0, os.SEEK_CUR)
+        return os.lseek(self._fd, 0, os.SEEK_CUR) - self._start
+
+    def spool(self) -> None:
+        """Copy a pipe to a temporary file, which can be read again and again."""
+        if self.is_pipe:
+            with TemporaryFile() as copy, open(self._fd, "rb") as pipe:
+                shutil.copyfileobj(pipe, copy)
+                copy.flush()
+                self._fd = os.dup(copy.fileno())
+            self.status, self.is_pipe = os.fstat(self._fd), False
 
     def first(self) -> Line | None:
         """The first line, which stays to be read; None if there is none."""
@@ -84,7 +100,7 @@ class InputFile:
     def lines(self) -> Iterator[Line]:
         """The lines that are not blank."""
         if not self.is_pipe:
-            os.lseek(self._fd, self._start, os.SEEK_SET)
+            self.rewind()
             return self._lines()
         begun, self._begun = self._begun, None
         return self._lines() if begun is None else begun
@@ -109,9 +125,15 @@ class InputFile:
                         blank = 0
                     elif (blank := blank + 1) > _MOST_BLANK:
                         raise _Unreadable(f"more than {_MOST_BLANK} lines are blank")
+                if self._has_changed():
+                    raise _Unreadable("it has changed while it was read; run the command again")
             except (OSError, EOFError, zlib.error, _Unreadable) as error:
                 fault = BadRequest(f"the rest of the file cannot be read: {error}", code="invalid_json")
                 yield Line(name, number + 1, b"", fault)
+
+    def _has_changed(self) -> bool:
+        now = os.fstat(self._fd)
+        return not self.is_pipe and (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
 
 
 def _unpacked(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
@@ -143,26 +165,32 @@ class InputFiles:
         if names.count(STDIN) > 1:
             raise CommandError("- is standard input, and can be given once only")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        file_limits.raise_limit(min(len(names) + _OTHER_FILES, most))
+        file_limits.raise_limit(min(2 * len(names) + _OTHER_FILES, most))
         self.files = [InputFile(name, longest) for name in names]
-        self.size: int | None = None
-        """The bytes of all files. None if one of them is a pipe."""
-        if not any(file.is_pipe for file in self.files):
-            self.size = sum(file.status.st_size for file in self.files)
-        self._done = 0
-        self._in_hand: InputFile | None = None
 
     def close(self) -> None:
         for file in self.files:
             file.close()
 
     @property
+    def size(self) -> int | None:
+        """The bytes of all files. None if one of them is a pipe."""
+        return None if any(file.is_pipe for file in self.files) else sum(file.status.st_size for file in self.files)
+
+    @property
     def position(self) -> int:
-        """The bytes that were read so far, before they are decompressed."""
-        return self._done + (self._in_hand.position if self._in_hand is not None and self.size is not None else 0)
+        """The bytes that were read so far, before they are decompressed. Not for a pipe."""
+        return sum(file.position for file in self.files)
+
+    def spool(self) -> None:
+        for file in self.files:
+            file.spool()
+
+    def rewind(self) -> None:
+        """Let `position` count from the start."""
+        for file in self.files:
+            file.rewind()
 
     def __iter__(self) -> Iterator[Line]:
         for file in self.files:
-            self._in_hand = file
             yield from file.lines()
-            self._done, self._in_hand = self.position, None

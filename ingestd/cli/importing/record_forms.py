@@ -32,6 +32,7 @@ class ImportMark(msgspec.Struct, gc=False):
     endpoint: str = ""
     at: str = ""
     state: bool = False
+    completed: bool = False
 
 
 class ReceivedRecord(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
