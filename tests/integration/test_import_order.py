@@ -184,6 +184,18 @@ def test_records_of_a_journal_keep_its_order(tmp_path: Path) -> None:
     assert [record["key"] for record in third.exported()] == ["Order Completed", "Product Viewed"]
 
 
+def test_what_an_import_left_undone_is_made_from_a_sorted_export(tmp_path: Path) -> None:
+    files = [order(12, "v"), order(700, "v")], [visit(11, "v", "news"), visit(11.5, "v", "ads"), visit(650, "v", "ads")]
+    whole, later = Target(tmp_path, "whole"), Target(tmp_path, "later")
+    whole.take(*files, tenant="shop", state=True)
+    later.take(*files, tenant="shop")
+    with pytest.raises(CommandError, match="comes after the order"):
+        later.take(later.exported(), state=True)
+    later.take(sorted(later.exported(), key=lambda record: str(record["receivedAt"])), state=True)
+    assert later.attribute() == whole.attribute()
+    assert without_marks(later.exported()) == without_marks(whole.exported())
+
+
 def test_a_pipe_is_merged_too(tmp_path: Path) -> None:
     target = Target(tmp_path, "target")
     reading, writing = os.pipe()

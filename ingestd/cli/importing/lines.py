@@ -108,8 +108,7 @@ class InputFile:
     def _lines(self) -> Iterator[Line]:
         name, longest = self.name, self._longest
         number = blank = 0
-        # A descriptor for this reading: closing it keeps the file open for another one.
-        with open(os.dup(self._fd), "rb") as raw:
+        with open(self._fd, "rb", closefd=False) as raw:  # the file may be read again
             try:
                 content = _unpacked(raw)
                 while line := content.readline(longest + 2):
@@ -165,7 +164,7 @@ class InputFiles:
         if names.count(STDIN) > 1:
             raise CommandError("- is standard input, and can be given once only")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        file_limits.raise_limit(min(2 * len(names) + _OTHER_FILES, most))
+        file_limits.raise_limit(min(len(names) + _OTHER_FILES, most))
         self.files = [InputFile(name, longest) for name in names]
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ __all__ = ["Dated", "MergedLines", "check_order"]
 _SLACK = 60_000
 """Milliseconds by which a line may come after later ones. Messages are sorted within this time."""
 _MOST_WAITING = 32 << 20  # bytes of lines that wait for earlier ones
-_MOST_OPEN = 1000  # files whose times overlap; a file that is being unpacked takes 60 kB
+_MOST_OPEN = 1000  # files whose times overlap; each takes 120 kB while it is unpacked
 
 _DERIVED = frozenset(["attribution", "attribution_reversal"])
 
