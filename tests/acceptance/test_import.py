@@ -168,6 +168,7 @@ def test_with_state_events_make_sessions_links_and_touchpoints_by_their_own_time
             view: Any = {"key": "Page View", "anonymousId": visitor, "data": {}}
             assert daemon.post("/track", view, shop.public.id).status == 200
     imported = [record for record in shop.exported() if record.get("endpoint") == "import"]
+    imported.sort(key=lambda record: str(record["messageId"]))
     sessions = [record["sessionId"] for record in imported]
     assert sessions[0] == sessions[1] != sessions[2] == sessions[3] == sessions[5] == sessions[6]
     assert sessions[4] not in sessions[:4]

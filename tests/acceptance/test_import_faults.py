@@ -144,7 +144,7 @@ def test_files_may_be_compressed_damaged_or_a_pipe(tmp_path: Path) -> None:
     ("arguments", "code", "reason"),
     [
         (["nowhere.jsonl"], 1, "nowhere.jsonl: No such file"),
-        ([".", *TENANT], 1, ".: Is a directory"),
+        (["folder", *TENANT], 1, "folder: no file below this folder ends in .json"),
         (["-", "-", *TENANT], 1, "can be given once only"),
         (["messages.jsonl"], 1, "say with --tenant whose messages these are"),
         (["messages.jsonl", "--format", "segmnt"], 1, "did you mean segment?"),
@@ -158,6 +158,7 @@ def test_files_may_be_compressed_damaged_or_a_pipe(tmp_path: Path) -> None:
 def test_a_wrong_command_line_imports_nothing(tmp_path: Path, arguments: list[str], code: int, reason: str) -> None:
     shop = Shop(tmp_path)
     written(tmp_path, [message(1)], "messages.jsonl")
+    (tmp_path / "folder").mkdir()
     done = run_ingestd("events", "import", *arguments, config=shop.config, folder=tmp_path)
     assert done.returncode == code
     assert reason in done.stderr
