@@ -63,5 +63,8 @@ def is_completed(body: bytes) -> bool:
     """Whether the journal has a later copy of this record, with the session that an import has made."""
     if _COMPLETED not in body or _MARK not in body:
         return False
-    mark = _times.decode(body).mark
+    try:
+        mark = _times.decode(body).mark
+    except msgspec.DecodeError:  # a plugin's record may be another value than an object
+        return False
     return isinstance(mark, dict) and mark.get("completed") is True

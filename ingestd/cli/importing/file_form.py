@@ -69,11 +69,11 @@ def _named(name: str, able: Mapping[str, Intake]) -> Intake | None:
 
 def _have_records(files: Sequence[InputFile], intake: Intake, tenant: str | None) -> bool:
     """Whether the files have records, by the first line of each. If so, each other line must be a record too."""
-    firsts = [line for file in files for line in [next(_told(file), None)] if line is not None]
+    firsts = [line for file in files for line in [next(_line_forms(file), None)] if line is not None]
     record = next((line for line in firsts if line.is_record), None)
     if record is None:
         return not firsts and tenant is None
-    others = (line for file in files for line in _told(file) if not line.is_record)
+    others = (line for file in files for line in _line_forms(file) if not line.is_record)
     other = next(others, None)
     if other is not None:
         why = f"{other.file}:{other.number} is none"
@@ -87,7 +87,7 @@ def _have_records(files: Sequence[InputFile], intake: Intake, tenant: str | None
     )
 
 
-class _Told(NamedTuple):
+class _LineForm(NamedTuple):
     """A line that is JSON, and whether it looks like a record."""
 
     file: str
@@ -95,15 +95,15 @@ class _Told(NamedTuple):
     is_record: bool
 
 
-def _told(file: InputFile) -> Iterator[_Told]:
+def _line_forms(file: InputFile) -> Iterator[_LineForm]:
     """The lines that are JSON; of a pipe no more than the first."""
     lines = file.lines() if not file.is_pipe else filter(None, [file.first()])
     for line in lines:
         try:
             _decode(line.content)
         except msgspec.ValidationError:
-            yield _Told(line.file, line.number, is_record=False)
+            yield _LineForm(line.file, line.number, is_record=False)
         except UNREADABLE:
             continue
         else:
-            yield _Told(line.file, line.number, is_record=True)
+            yield _LineForm(line.file, line.number, is_record=True)
