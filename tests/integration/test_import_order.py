@@ -196,6 +196,21 @@ def test_what_an_import_left_undone_is_made_from_a_sorted_export(tmp_path: Path)
     assert without_marks(later.exported()) == without_marks(whole.exported())
 
 
+def test_a_moved_shop_can_get_its_state_later(tmp_path: Path) -> None:
+    first, second, third = (Target(tmp_path, name) for name in ("first", "second", "third"))
+    link = at(13, type="identify", anonymousId="w", userId="u")
+    first.take([visit(11, "v", "news"), order(12, "v"), link, order(14, "w")], tenant="shop", state=True)
+    wanted = without_marks(first.attribute())
+    moved = first.exported()
+    second.take(moved)  # the attributions are history
+    assert without_marks(second.attribute()) == wanted
+    assert len(second.exported()) == len(moved)
+    second.take(moved, state=True)
+    third.take(moved, state=True)
+    assert without_marks(second.attribute()) == without_marks(third.attribute()) == wanted
+    assert without_marks(second.exported()) == without_marks(third.exported()) == without_marks(moved)
+
+
 def test_a_pipe_is_merged_too(tmp_path: Path) -> None:
     target = Target(tmp_path, "target")
     reading, writing = os.pipe()
