@@ -8,7 +8,7 @@ import msgspec
 
 from .times import format_time, parse_time
 
-__all__ = ["Imported", "import_mark", "original_time"]
+__all__ = ["Imported", "completed", "import_mark", "is_completed", "original_time"]
 
 
 class Imported(msgspec.Struct, frozen=True, gc=False):
@@ -20,6 +20,8 @@ class Imported(msgspec.Struct, frozen=True, gc=False):
     """Whether it was a record. A daemon has already found its user and session, and has enriched it."""
     changes_state: bool
     """Whether sessions, links, profiles and attribution count it. If not, no plugin may change state for it."""
+    is_repeated: bool = False
+    """Whether the journal has it already, from an import that changed no state. Then it is stored once more."""
 
 
 def import_mark(imported: Imported, at: int) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def import_mark(imported: Imported, at: int) -> dict[str, Any]:
 
 
 _MARKS = (b'"import":', b'"decidedAt":')
+_COMPLETED = b'"completed":true'
 
 
 class _Times(msgspec.Struct):
@@ -54,3 +57,19 @@ def original_time(body: bytes) -> int | None:
     if not isinstance(text, str) or (times.mark is None and (times.receivedAt or not times.decidedAt)):
         return None
     return parse_time(text)
+
+
+def completed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with a mark: a later import has stored it once more, with state. `is_completed` finds the mark."""
+    return {**record, "import": {**record["import"], "completed": True}}
+
+
+def is_completed(body: bytes) -> bool:
+    """Whether the journal has a later copy of this record, with the session that an import has made."""
+    if _COMPLETED not in body or _MARKS[0] not in body:
+        return False
+    try:
+        mark = _times.decode(body).mark
+    except msgspec.DecodeError:  # a plugin's record may be another value than an object
+        return False
+    return isinstance(mark, dict) and mark.get("completed") is True

@@ -122,7 +122,7 @@ def register(cli: _CommandLine) -> None:
         help="store the records and messages of files, each once",
         examples=[
             "ingestd events import records.jsonl.gz --dry-run",
-            "ingestd events import segment-*.gz --tenant shop --errors faults.jsonl",
+            "ingestd events import archive/ --format segment --tenant shop --state --errors faults.jsonl",
         ],
     )
     add_import_arguments(parser)

@@ -60,7 +60,10 @@ class ImportResolver(Resolver):
 def _claim_life(event: Event, imported: Imported) -> int:
     """Milliseconds for which a request with the event's message is a repetition.
 
-    Clients no longer repeat the message of an old record. They may use its id again, and so may another record.
+    Clients no longer repeat the message of an old record. They may use its id again, and so may another record. The
+    message of an event that is stored once more is known since the first time.
     """
+    if imported.is_repeated:
+        return 0
     age = event.received_at - imported.received_at if imported.is_record else 0
     return max(0, event.message_life - max(0, age))

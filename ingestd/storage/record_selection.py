@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ingestd.api.events import Record
+from ingestd.api.imported import is_completed
 
 __all__ = ["RecordHead", "RecordSelection", "read_head"]
 
@@ -63,7 +64,10 @@ def read_head(body: bytes) -> RecordHead | None:
 
 
 class RecordSelection:
-    """Empty `types` and `keys`, and None, select all records. `since` is included, `until` is not."""
+    """Empty `types` and `keys`, and None, select all records. `since` is included, `until` is not.
+
+    A record that an import has stored once more is selected once, as it was stored last.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,7 @@ class RecordSelection:
         """Texts of which a body without escapes must contain at least one."""
 
     def matches(self, record: Record) -> bool:
-        if self._types and record.type not in self._types:
+        if (self._types and record.type not in self._types) or is_completed(record.body):
             return False
         if self._since is not None and record.at < self._since:
             return False

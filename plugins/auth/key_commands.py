@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.names import check_name
 from ingestd.api.options import Duration
 from ingestd.api.output import write, write_data
 from ingestd.api.store import Store
 from ingestd.api.terminal import table
 from ingestd.api.times import format_time, now
 
-from .key_registry import Key, change_keys, check_name, normal_id, read_keys
+from .key_registry import Key, change_keys, normal_id, read_keys
 
 __all__ = ["create", "list_keys", "register", "revoke", "rotate"]
 

@@ -19,7 +19,7 @@ from ingestd.api.hookspecs import Daemon
 from ingestd.api.store import Field, State, Store, state_key
 from ingestd.api.times import now
 
-__all__ = ["Key", "KeyRegistry", "change_keys", "check_name", "has_server_keys", "is_uuid", "normal_id", "read_keys"]
+__all__ = ["Key", "KeyRegistry", "change_keys", "has_server_keys", "is_uuid", "normal_id", "read_keys"]
 
 _log = logging.getLogger("ingestd.keys")
 
@@ -198,13 +198,6 @@ class KeyRegistry:
                 failing = True
             else:
                 failing = False
-
-
-def check_name(name: str) -> str:
-    """Return a valid name of a tenant, an app or a permission. Raises `ValueError`."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise ValueError(f"expected a name of 1 to 64 letters, digits, - _ and ., got {name!r}")
-    return name
 
 
 def is_uuid(text: str) -> bool:

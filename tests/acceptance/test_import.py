@@ -175,6 +175,7 @@ def test_with_state_events_make_sessions_links_and_touchpoints_by_their_own_time
             view: Any = {"key": "Page View", "anonymousId": visitor, "data": {}}
             assert daemon.post("/track", view, shop.public.id).status == 200
     imported = [record for record in shop.exported() if record.get("endpoint") == "import"]
+    imported.sort(key=lambda record: str(record["messageId"]))
     sessions = [record["sessionId"] for record in imported]
     assert sessions[0] == sessions[1] != sessions[2] == sessions[3] == sessions[5] == sessions[6]
     assert sessions[4] not in sessions[:4]
@@ -188,6 +189,35 @@ def test_with_state_events_make_sessions_links_and_touchpoints_by_their_own_time
     assert attribution["decidedAt"] == messages[6]["receivedAt"]
     assert "no orders" in shop.command("attribution", "report", "--since", "1d")
     assert "news" in shop.command("attribution", "report", "--since", "365d")
+
+
+@pytest.mark.parametrize(("store", "beside"), [("sqlite", True), ("redis", True), ("journal apart", False)])
+def test_state_can_be_made_later(tmp_path: Path, store: str, *, beside: bool) -> None:
+    campaign = {"campaign": {"source": "news"}}
+    web = [message(number, context=campaign, timestamp=at(9), receivedAt=at(9)) for number in range(300)]
+    orders = [
+        message(number, messageId=f"order-{number}", event="Order Completed", properties={"order_id": f"o-{number}"},
+                timestamp=at(8), receivedAt=at(8))
+        for number in range(300)
+    ]  # fmt: skip
+    files = written(tmp_path / "a", orders), written(tmp_path / "b", web)
+    with shop_on(store, tmp_path / "shop") as shop:
+        with running(shop, beside=beside):
+            told = import_(shop, *files, *TENANT)
+            assert (told["ordersNotAttributed"], told["eventsWithoutSession"]) == (300, 600)
+            assert import_(shop, *files, *TENANT)["ordersNotAttributed"] == 300
+        with running(shop, beside=beside):
+            told = import_(shop, *files, *TENANT, "--state")
+            assert told["counts"] == {"completed": 600}
+            assert (told["ordersNotAttributed"], told["eventsWithoutSession"]) == (0, 0)
+            assert import_(shop, *files, *TENANT, "--state")["counts"] == {"duplicate": 600}
+        with shop.serve():
+            wait_until(lambda: len(shop.archived("attribution")) == 300)
+        records = shop.exported()
+        assert len(records) == 900
+        assert all(record["sessionId"] for record in records if record["type"] == "event")
+        sources = {record["touchpoint"]["source"] for record in records if record["type"] == "attribution"}
+        assert sources == {"news"}
 
 
 def test_a_forgotten_person_does_not_come_back_from_an_old_file(tmp_path: Path) -> None:

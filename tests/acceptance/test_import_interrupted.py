@@ -36,6 +36,26 @@ def test_a_killed_import_goes_on_when_it_runs_again(tmp_path: Path, store: str, 
         assert [record["messageId"] for record in shop.stored()] == [record["messageId"] for record in records]
 
 
+@_PLACES
+def test_ctrl_c_says_how_far_it_came_and_a_second_run_goes_on(tmp_path: Path, store: str, *, beside: bool) -> None:
+    records = [message(number) for number in range(3000)]
+    file = written(tmp_path / "files", records)
+    command = [INGESTD, "events", "import", str(file), *TENANT, "--state"]
+    with shop_on(store, tmp_path / "shop") as shop, running(shop, beside=beside):
+        with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.PIPE) as running_:
+            wait_until(lambda: len(shop.stored()) >= 250)
+            running_.send_signal(signal.SIGINT)
+            _, err = running_.communicate(timeout=PATIENCE)
+        assert running_.returncode == 130
+        stored = len(shop.stored())
+        assert (
+            err.decode().splitlines()[-1] == f"interrupted after {stored} lines; run the command again, and it goes on"
+        )
+        assert b"Traceback" not in err
+        told = import_(shop, file, *TENANT, "--state")
+        assert told["counts"] == {"imported": len(records) - stored, "duplicate": stored}
+
+
 def test_an_import_waits_while_the_journal_is_full(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"journal": 'max_size = "1MiB"'})
     records = [message(number) for number in range(2600)]

@@ -65,3 +65,17 @@ def test_a_text_is_found_however_its_body_is_encoded(text: str, by_msgspec: bool
     body = msgspec.json.encode(members) if by_msgspec else json.dumps(members, ensure_ascii=ascii_only).encode()
     selection = RecordSelection(keys=[text], user=text, order=text)
     assert selection.matches(Record("event", 0, body, 1))
+
+
+def test_only_the_mark_of_an_import_hides_a_former_copy() -> None:
+    mark = {"endpoint": "segment", "at": "2026-11-26T10:00:00.000Z", "state": False}
+    forged = {"import": {"completed": True}, "completed": True}
+    cases: list[tuple[dict[str, Any], bool]] = [
+        ({"import": mark}, True),
+        ({"import": {**mark, "completed": True}}, False),
+        ({"import": mark, "data": forged, "extra": forged}, True),
+        ({"data": forged, "extra": forged}, True),
+    ]
+    for members, is_selected in cases:
+        assert RecordSelection().matches(record(**members)) is is_selected
+    assert RecordSelection().matches(Record("stock", 5, b'[{"import":{"completed":true}}]', 1))

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from functools import partial
 from typing import Any, cast
 
-from ingestd.api.errors import CommandError, Unavailable
+from ingestd.api import times
+from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Daemon
-from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
-from ingestd.api.nearest import nearest
-from ingestd.api.output import write
-from ingestd.api.terminal import table
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.cli.command_daemon import CommandDaemon
 from ingestd.cli.sinks.progress_bar import ProgressBar
@@ -28,18 +23,24 @@ from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.import_resolver import ImportResolver
 from ingestd.pipeline.processor import Processor
 from ingestd.storage.backends import Backends, open_backends
-from ingestd.storage.retention import room_below
 from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport
+from .file_form import intake_of
+from .folders import find_files
 from .importer import Importer, chunks
+from .interruption import Interrupted, Interruption
 from .known_records import KnownRecords
 from .line_reader import LineReader
-from .lines import InputFiles
+from .lines import InputFiles, Line
+from .progress import Progress
+from .room import Room
+from .summary import listed, print_summary
+from .tally import Tally
+from .time_order import MergedLines, check_order
 
 __all__ = ["import_events"]
 
-_RECORD = "record"
 _OF_EVENTS = frozenset(
     [
         "check_identity", "prepare", "resolve_user", "resolve_session", "store_identity", "enrich", "filter_event",
@@ -48,48 +49,78 @@ _OF_EVENTS = frozenset(
 )  # fmt: skip
 """Hooks that an import calls. Plugins with one of them are started."""
 _LONGEST = 4  # times `max_body`: a record may be so much longer than its request
-_MEGABYTE = 1_000_000
-_PAUSE = 5.0  # seconds between two lines about the progress of a pipe
-_LOOK = 0.2  # seconds between two looks at a full journal
-_PATIENCE = 30.0  # seconds without room in the journal until the command gives up
 
 
 async def import_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    """The journal is read first, so that an event is stored once, however often it is imported."""
+    """Store the events of files. Raises `CommandError` if any line was not imported."""
+    tally = Tally()
+    with Interruption() as interruption:
+        try:
+            await _import(arguments, config, plugins, tally, interruption)
+        except Interrupted:
+            sys.stderr.write(f"interrupted after {tally.lines} lines; run the command again, and it goes on\n")
+            raise KeyboardInterrupt from None
+
+
+async def _import(
+    arguments: argparse.Namespace, config: Config, plugins: Plugins, tally: Tally, interruption: Interruption
+) -> None:
     validator = Validator.load(config.schemas.directory)
-    intake = _intake(arguments.format, plugins)
+    names, left_out = find_files(arguments.files)
+    # Before the store is opened: then a command of root becomes the owner of the store.
+    files = InputFiles(names, _LONGEST * int(config.http.max_body))
+    if arguments.state:
+        files.spool()
+    intake = intake_of(files.files, arguments.format, arguments.tenant, plugins.intakes)
     if intake is not None:
         intake.check(validator.keys)
     reader = LineReader(
         config, plugins, validator, intake=intake, tenant=arguments.tenant, changes_state=arguments.state
     )
-    # Before the store is opened: then a command of root becomes the owner of the store.
-    files = InputFiles(arguments.files, _LONGEST * int(config.http.max_body))
-    progress = _Progress(files, quiet=arguments.json)
-    with FaultReport(arguments.errors, progress.say, arguments.max_errors) as faults:
+    progress = Progress(files, "MB read", quiet=arguments.json)
+    if left_out:
+        progress.say(f"left out, since their names end otherwise: {listed(left_out)}")
+    lines: Iterable[Line] = files
+    with (
+        closing(files), closing(progress),
+        FaultReport(arguments.errors, progress.say, arguments.max_errors, files.files) as faults,
+    ):  # fmt: skip
+        interruption.is_guarded = True
         async with open_backends(config, plugins) as backends, _started(plugins, backends, config):
             await backends.recover()
+            if arguments.state:
+                merged = MergedLines(files.files, times.now(), sorts=intake is not None)
+                lines = (dated.line for dated in merged)
+                if not arguments.unordered:
+                    await _check(merged, reader, Progress(files, "MB checked", quiet=arguments.json), interruption)
+            journals = [partition.journal for partition in backends.partitions]
             if not arguments.dry_run:
-                for partition in backends.partitions:
-                    await _ensure_cursors(partition.journal, config, plugins)
+                for journal in journals:
+                    await _ensure_cursors(journal, config, plugins)
+            # So that an event is stored once, however often it is imported.
             with closing(KnownRecords()) as known:
-                journals = [partition.journal for partition in backends.partitions]
-                await _learn(known, journals, quiet=arguments.json)
+                await _learn(known, journals, interruption, quiet=arguments.json)
                 processor_of = _processors(plugins, backends)
-                importer = Importer(reader, processor_of, known, fault=faults.add, dry_run=arguments.dry_run)
-                room = _Room(journals, config)
-                for chunk in chunks(files, room.chunk):
-                    await room.wait()
+                importer = Importer(reader, processor_of, known, tally, fault=faults.add, dry_run=arguments.dry_run)
+                room = Room(journals, config)
+                files.rewind()
+                for chunk in chunks(lines, room.chunk):
+                    await room.wait(interruption)
                     await importer.take(chunk)
-                    progress.show(importer.counts.total())
+                    progress.show(tally.lines)
                     if faults.is_full:
                         break
-                progress.close()
-    _print(arguments, importer)
+    print_summary(tally, faults.places, left_out, dry_run=arguments.dry_run, as_json=arguments.json)
     if faults.is_full:
         raise CommandError(f"{faults.count} lines are at fault, so the rest was not read; see --max-errors")
     if faults.count:
         raise CommandError(f"{faults.count} lines were not imported")
+
+
+async def _check(merged: MergedLines, reader: LineReader, progress: Progress, interruption: Interruption) -> None:
+    """Check the order of the lines on another thread, since it may take minutes."""
+    with closing(progress):
+        await asyncio.to_thread(check_order, merged, reader.reads_order, progress.step(interruption))
 
 
 def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Processor]:
@@ -100,21 +131,6 @@ def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Process
         processor.resolver = ImportResolver(plugins.hooks, partition.journal)
         made[partition.name] = processor
     return lambda tenant: made[backends.of_tenant(tenant).name]
-
-
-def _intake(name: str | None, plugins: Plugins) -> Intake | None:
-    """The intake that reads lines that are no record. Raises `CommandError`."""
-    able = {each.endpoint.value: each for each in plugins.intakes if type(each).begin_import is not Intake.begin_import}
-    if name is None:
-        return next(iter(able.values())) if len(able) == 1 else None
-    if name == _RECORD:
-        return None
-    if name not in able:
-        known = [_RECORD, *sorted(able)]
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        raise CommandError(f"there is no format {name!r}; {hint}")
-    return able[name]
 
 
 @asynccontextmanager
@@ -159,88 +175,18 @@ class _ImportDaemon(CommandDaemon):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _learn(known: KnownRecords, journals: Sequence[Journal], *, quiet: bool) -> None:
+async def _learn(known: KnownRecords, journals: Sequence[Journal], interruption: Interruption, *, quiet: bool) -> None:
     extents = [await journal.extent() for journal in journals]
     bar = ProgressBar(
         sum(extent.last - extent.first + 1 for extent in extents), "records of the journal read", quiet=quiet
     )
     before = 0
-    for journal, extent in zip(journals, extents, strict=True):
-        await known.read(journal, partial(_show, bar, before - extent.first + 1))
-        before += extent.last - extent.first + 1
-    bar.close()
 
+    def show(position: int) -> None:
+        interruption.check()
+        bar.show(before - extent.first + 1 + position)
 
-def _show(bar: ProgressBar, before: int, position: int) -> None:
-    bar.show(before + position)
-
-
-class _Progress:
-    """The part of the files that was read. The length of a pipe is unknown, so lines are counted then."""
-
-    def __init__(self, files: InputFiles, *, quiet: bool) -> None:
-        self._files = files
-        self._bar = ProgressBar(-(-(files.size or 0) // _MEGABYTE), "MB read", quiet=quiet)
-        self._next = 0.0
-        self.say = self._bar.say
-
-    def show(self, lines: int) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._files.size is not None:
-            self._bar.show(-(-self._files.position // _MEGABYTE))
-        elif now > self._next:
-            self._next = now + _PAUSE
-            self.say(f"{lines} lines read")
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class _Room:
-    """The room in journals with `max_size`. The daemon refuses events while their journal is full."""
-
-    def __init__(self, journals: Sequence[Journal], config: Config) -> None:
-        self._journals = journals
-        self._limit = None if config.journal.max_size is None else room_below(int(config.journal.max_size))
-        self.chunk = sys.maxsize
-        """The bytes of lines that certainly have room while the journal is not nearly full."""
-        if config.journal.max_size is not None and self._limit is not None:
-            self.chunk = (int(config.journal.max_size) - self._limit) // 4
-
-    async def wait(self) -> None:
-        """Wait while a journal is nearly full. Raises `Unavailable` if nothing makes room."""
-        if self._limit is None:
-            return
-        loop = asyncio.get_running_loop()
-        least, since = sys.maxsize, loop.time()
-        while (size := max([(await journal.extent()).bytes for journal in self._journals])) > self._limit:
-            if size < least:
-                least, since = size, loop.time()
-            elif loop.time() - since > _PATIENCE:
-                raise Unavailable(
-                    "the journal is full ([journal] max_size), and no daemon makes room in it; when its sinks have"
-                    " caught up, run the command again: it goes on where it was"
-                )
-            await asyncio.sleep(_LOOK)
-
-
-def _print(arguments: argparse.Namespace, importer: Importer) -> None:
-    counts, types = dict(sorted(importer.counts.items())), dict(sorted(importer.types.items()))
-    if arguments.json:
-        told = {"dryRun": arguments.dry_run, "lines": importer.counts.total(), "counts": counts, "imported": types}
-        write([json.dumps(told)])
-    else:
-        write(_for_people(counts, types, dry_run=arguments.dry_run))
-
-
-def _for_people(counts: dict[str, int], types: dict[str, int], *, dry_run: bool) -> Iterator[str]:
-    if not counts:
-        yield "the files have no lines"
-        return
-    yield "lines by outcome, nothing is stored:" if dry_run else "lines by outcome:"
-    for line in table([(name, str(number)) for name, number in counts.items()], right=[1]):
-        yield f"  {line}"
-    if types:
-        yield "imported, by type:"
-        for line in table([(name, str(number)) for name, number in types.items()], right=[1]):
-            yield f"  {line}"
+    with closing(bar):
+        for journal, extent in zip(journals, extents, strict=True):
+            await known.read(journal, show)
+            before += extent.last - extent.first + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import cast
@@ -15,9 +14,11 @@ from ingestd.api.journal import Append
 from ingestd.api.outcomes import Outcome
 from ingestd.pipeline.processor import Processor, Result
 
+from .former_copies import FormerCopies
 from .known_records import KnownRecords
 from .line_reader import Item, LineReader
 from .lines import Line
+from .tally import Tally
 
 __all__ = ["Importer", "chunks"]
 
@@ -44,7 +45,7 @@ def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
 
 
 class Importer:
-    """`counts` has the number of lines by outcome, `types` the number of imported records by type.
+    """Stores the lines of a file, and counts them in `tally`.
 
     `processor_of` returns the processor for the partition of a tenant, the same for each tenant of the partition.
     `fault` is called for each line that cannot be imported. With `dry_run` nothing is stored.
@@ -55,19 +56,20 @@ class Importer:
         reader: LineReader,
         processor_of: Callable[[str], Processor],
         known: KnownRecords,
+        tally: Tally,
         *,
         fault: Callable[[Line, Refused], None],
         dry_run: bool,
     ) -> None:
-        self.counts: Counter[str] = Counter()
-        self.types: Counter[str] = Counter()
         self._reader = reader
         self._processor_of = processor_of
         self._known = known
+        self._tally = tally
         self._fault = fault
         self._dry_run = dry_run
         self._again: list[Stored] = []
         """Items of the chunk that another transaction has prevented."""
+        self._former = FormerCopies()
 
     async def take(self, chunk: Sequence[Line]) -> None:
         """Import the lines. All that can be imported is durable then. Raises `Unavailable`, `CommandError`."""
@@ -81,32 +83,44 @@ class Importer:
             except Refused as refused:
                 self._refuse(line, refused)
                 continue
-            if item.content is None:
-                self.counts["dropped" if item.type in {"event", "identify"} else "derived"] += 1
-            elif self._is_known(item):
-                self.counts["duplicate"] += 1
-            elif item.person is not None and self._known.has_forgotten(*item.person, item.received_at):
-                self.counts["forgotten"] += 1
-            else:
-                self._known.add(item.id, item.message, item.received_at)
-                if isinstance(item.content, Record):
-                    self._known.add_erasure(item.content)
-                waiting.append((line, item))
+            if (found := self._chosen(item)) is not None:
+                waiting.append((line, found))
         if self._dry_run:
             for _, item in waiting:
-                self._count(item)
+                self._tally.stored(item, changes_state=self._reader.changes_state)
             return
         for _ in range(_ATTEMPTS):
             await self._store(waiting)
             waiting, self._again = self._again, []
             if not waiting:
+                await self._former.mark()
                 return
         raise Unavailable("the stored data keeps changing; run the command again")
 
-    def _is_known(self, item: Item) -> bool:
-        """Whether the journal has the event. A shop may use a message id again for another event, a day later."""
-        if self._known.has(item.id):
-            return True
+    def _chosen(self, item: Item) -> Item | None:
+        """The item to store, or None. What the journal has without state is stored once more, if this changes state."""
+        known, counts, changes_state = self._known, self._tally.counts, self._reader.changes_state
+        if item.content is None:
+            counts["dropped" if item.type in {"event", "identify"} else "derived"] += 1
+            return None
+        former = known.without_state(item.id)
+        if former and changes_state:
+            item = item.again(former)
+        elif former is not None or self._has_message(item):
+            counts["duplicate"] += 1
+            if former:
+                self._tally.missing(item)
+            return None
+        if item.person is not None and known.has_forgotten(*item.person, item.received_at):
+            counts["forgotten"] += 1
+            return None
+        known.add(item.id, item.message, item.received_at, lacks_state=not changes_state)
+        if isinstance(item.content, Record):
+            known.add_erasure(item.content)
+        return item
+
+    def _has_message(self, item: Item) -> bool:
+        """Whether the journal has the message. A shop may use its id again for another event, a day later."""
         near = item.received_at if item.is_record else None
         return item.message is not None and self._known.has_message(*item.message, near)
 
@@ -141,15 +155,14 @@ class Importer:
         return done
 
     def _end(self, line: Line, item: Item, result: Result | None) -> None:
-        if result is None:
-            self._count(item)
+        if result is None or (not isinstance(result, Exception) and result.outcome is Outcome.ACCEPTED):
+            self._tally.stored(item, changes_state=self._reader.changes_state)
+            if item.former:
+                self._former.add(self._processor_of(item.tenant).journal, item.former)
         elif not isinstance(result, Exception):
-            if result.outcome is Outcome.ACCEPTED:
-                self._count(item)
-            else:
-                self.counts[result.outcome.value] += 1
+            self._tally.counts[result.outcome.value] += 1
         elif isinstance(result, DuplicateMessage):
-            self.counts["duplicate"] += 1
+            self._tally.counts["duplicate"] += 1
         elif isinstance(result, WriteConflict):
             self._again.append((line, item))
         elif isinstance(result, Refused) and not isinstance(result, Unavailable):
@@ -157,12 +170,8 @@ class Importer:
         else:
             raise result
 
-    def _count(self, item: Item) -> None:
-        self.counts["imported"] += 1
-        self.types[item.type] += 1
-
     def _refuse(self, line: Line, refused: Refused) -> None:
-        self.counts[refused.outcome.value] += 1
+        self._tally.counts[refused.outcome.value] += 1
         self._fault(line, refused)
 
 

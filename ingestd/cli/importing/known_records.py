@@ -31,6 +31,14 @@ class _Head(msgspec.Struct, rename="camel", gc=False):
     tenant: Any = None
     message_id: Any = None
     received_at: Any = None
+    erased: Any = None
+    mark: Any = msgspec.field(name="import", default=None)
+
+    @property
+    def lacks_state(self) -> bool:
+        """Whether an import has stored the record and changed no state. A blank record changes none anyway."""
+        mark = self.mark
+        return isinstance(mark, dict) and mark.get("state") is False and not mark.get("completed") and not self.erased
 
 
 _decode = msgspec.json.Decoder(_Head).decode
@@ -49,7 +57,8 @@ _decode_erasure = msgspec.json.Decoder(_Erasure).decode
 class KnownRecords:
     """Digests of record ids, messages and forgotten persons, on disk.
 
-    A message has the time of its receipt, a person the time of the erasure.
+    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position,
+    and any other has 0.
     """
 
     def __init__(self) -> None:
@@ -68,16 +77,17 @@ class KnownRecords:
         """Learn all records of the journal. `show` gets the positions that were reached."""
         after, last = 0, await journal.last()
         while after < last and (records := await journal.read(after, _PAGE)):
-            self._add(self._digests(map(_head, [record.body for record in records])))
+            self._add(self._digests(records))
             for record in records:
                 self.add_erasure(record)
             after = records[-1].position
             show(after)
 
-    def _digests(self, heads: Iterable[_Head]) -> Iterable[tuple[bytes, int]]:
-        for head in heads:
+    def _digests(self, records: Iterable[Record]) -> Iterable[tuple[bytes, int]]:
+        for record in records:
+            head = _head(record.body)
             if isinstance(head.id, str):
-                yield _of_id(head.id), 0
+                yield _of_id(head.id), record.position if head.lacks_state else 0
             if isinstance(head.message_id, str) and isinstance(head.tenant, str):
                 at = parse_time(head.received_at) if isinstance(head.received_at, str) else None
                 yield _of_message(head.tenant, head.message_id), at or 0
@@ -88,8 +98,9 @@ class KnownRecords:
             self._database.executemany("INSERT OR REPLACE INTO known VALUES (?, ?)", self._new.items())
             self._new.clear()
 
-    def has(self, record_id: str) -> bool:
-        return self._find(_of_id(record_id)) is not None
+    def without_state(self, record_id: str) -> int | None:
+        """The position of a record whose import changed no state; 0 for any other, None if the record is unknown."""
+        return self._find(_of_id(record_id))
 
     def has_message(self, tenant: str, message_id: str, near: int | None = None) -> bool:
         """Whether this message is known; with `near`, whether it was received within a day of that time."""
@@ -107,9 +118,15 @@ class KnownRecords:
         found = [self._find(_digest(kind, tenant, name)) for kind, name in kinds if name is not None]
         return any(erased_at is not None and at <= erased_at for erased_at in found)
 
-    def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
-        """`message` is the tenant and the id of the message, which was received `at` that time."""
-        self._add([(_of_id(record_id), 0), *([(_of_message(*message), at)] if message is not None else [])])
+    def add(
+        self, record_id: str, message: tuple[str, str] | None = None, at: int = 0, *, lacks_state: bool = False
+    ) -> None:
+        """`message` is the tenant and the id of the message, which was received `at` that time.
+
+        The position of a record that lacks state is unknown here.
+        """
+        of_message = [(_of_message(*message), at)] if message is not None else []
+        self._add([(_of_id(record_id), int(lacks_state)), *of_message])
 
     def add_erasure(self, record: Record) -> None:
         """Note the persons of an erasure. Any other record changes nothing."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, Refused, SchemaViolation, TooLarge, UnknownKey
+from ingestd.api.errors import Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.ids import named_time_uuid
 from ingestd.api.imported import Imported
@@ -21,14 +21,24 @@ from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.validation.validator import Validator, parse_body
 
-from .record_forms import FORMS, Attribution, DerivedRecord, ImportMark, ReceivedRecord, convert, instant, refuse
+from .lines import Line
+from .record_forms import (
+    FORMS,
+    Attribution,
+    DerivedRecord,
+    ImportMark,
+    ReceivedRecord,
+    check_id,
+    convert,
+    instant,
+    refuse,
+)
 
 __all__ = ["Item", "LineReader"]
 
-_OF_RECORDS = ("tenant", "endpoint")
-"""Members of records only."""
-_TYPES = [type_ for type_ in FORMS if type_ != "identify"]
-"""Types of records only. They are in a list, because a line may have any value as its type."""
+ORDER = "Order Completed"
+_TYPES = [*FORMS]
+"""The types of records, in a list, because a line may have any value as its type."""
 
 
 class Item(NamedTuple):
@@ -44,10 +54,22 @@ class Item(NamedTuple):
     is_record: bool = True
     person: tuple[str, str | None, str | None] | None = None
     """The tenant, the anonymousId and the userId. None if the record is about nobody, or about a person's erasure."""
+    former: int = 0
+    """The position at which the journal has it without state; 0 if it is new."""
+
+    @property
+    def is_order(self) -> bool:
+        return isinstance(self.content, Event) and self.content.key == ORDER
+
+    def again(self, former: int) -> Item:
+        """The item, to be stored once more."""
+        if isinstance(self.content, Event) and self.content.imported is not None:
+            self.content.imported = msgspec.structs.replace(self.content.imported, is_repeated=True)
+        return self._replace(former=former)
 
 
 class LineReader:
-    """Reads records of any daemon, and messages in the format of an intake.
+    """Reads either records of any daemon, or messages in the format of an intake.
 
     `now` is the time of the import in milliseconds, which the caller sets for the lines that follow.
     """
@@ -62,12 +84,15 @@ class LineReader:
         tenant: str | None,
         changes_state: bool,
     ) -> None:
-        """`intake` reads lines that are no record, and `tenant` is their tenant."""
+        """With `intake` all lines are messages in its format, of `tenant`. Without it all are records.
+
+        Then `tenant` is the only one whose records are taken, if it is given.
+        """
         self.now = times.now()
+        self.changes_state = changes_state
         self._max_body = int(config.http.max_body)
         self._tenant = tenant
         self._intake = intake
-        self._changes_state = changes_state
         self._intakes = {each.endpoint.value for each in plugins.intakes}
         self._messages: Translation | None = None
         if intake is not None and tenant is not None:
@@ -85,16 +110,24 @@ class LineReader:
         )
 
     def read(self, content: bytes) -> Item:
-        """Raises `Refused`, with the places of all faults in the line; `CommandError` without a needed option."""
+        """Raises `Refused`, with the places of all faults in the line."""
         line = parse_body(content)
-        if not line.keys().isdisjoint(_OF_RECORDS) or line.get("type") in _TYPES:
-            return self._read_record(line)
-        return self._read_message(line, content)
+        return self._read_record(line) if self._intake is None else self._read_message(line, content)
+
+    def reads_order(self, line: Line) -> bool:
+        """Whether a line is an order."""
+        try:
+            return line.fault is None and self.read(line.content).is_order
+        except Refused:
+            return False
 
     # Records
 
     def _read_record(self, line: dict[str, Any]) -> Item:
         form = convert(line)
+        if self._tenant is not None and form.tenant != self._tenant:
+            refuse("/tenant", f"the record is of another tenant than {self._tenant}", "const")
+        check_id(form.id, self.now)
         if not isinstance(form, ReceivedRecord):
             return self._keep_derived(line, form)
         received_at = instant("/receivedAt", form.received_at, self.now)
@@ -125,14 +158,14 @@ class LineReader:
         item = Item(form.id, form.tenant, form.type, event, sent, received_at, person=person)
         if event is not None:
             event.session_is_new, event.linked = form.session_is_new, form.linked
-            event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self._changes_state)
+            event.imported = Imported(form.origin, received_at, is_record=True, changes_state=self.changes_state)
         return item
 
     def _keep_derived(self, line: dict[str, Any], form: DerivedRecord) -> Item:
         type_ = line["type"]
         name = "erasedAt" if type_ == "erasure" else "decidedAt"
         decided_at = instant(f"/{name}", line[name], self.now)
-        if self._changes_state and type_ != "erasure":
+        if self.changes_state and type_ != "erasure":
             return Item(
                 form.id, form.tenant, type_, None
             )  # attribution derives it from the imported events, with the same id
@@ -149,20 +182,17 @@ class LineReader:
         return Item(form.id, form.tenant, form.type, record, received_at=received_at)
 
     def _marked(self, line: dict[str, Any], mark: ImportMark) -> Record:
-        told: dict[str, Any] = {"at": times.format_time(self.now), "state": self._changes_state}
+        told: dict[str, Any] = {"at": times.format_time(self.now), "state": self.changes_state}
         line["import"] = {"endpoint": mark.endpoint, **told} if mark.endpoint else told
         return Record(line["type"], self.now, msgspec.json.encode(line))
 
     # Messages
 
     def _read_message(self, line: dict[str, Any], content: bytes) -> Item:
-        if self._intake is None:
-            refuse("", "expected a record with id and tenant", "required")
-        if self._messages is None or self._tenant is None:
-            raise CommandError(
-                f"a line is a message in the format {self._intake.endpoint.value}, which names no shop:"
-                " say with --tenant whose messages these are"
-            )
+        assert self._messages is not None
+        assert self._tenant is not None
+        if line.get("type") in _TYPES and "tenant" in line:
+            refuse("", "a record of ingestd, in a file of messages", "const")
         if len(content) > self._max_body:
             raise TooLarge(f"The message is larger than {self._max_body} bytes.")
         message = self._messages.read(0, line, content)
@@ -193,7 +223,7 @@ class LineReader:
             refuse("/timestamp", "the time is before the year 2000, so it was not set", "minimum")
         if event is not None:
             endpoint = self._intake.endpoint.value
-            event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self._changes_state)
+            event.imported = Imported(endpoint, received_at, is_record=False, changes_state=self.changes_state)
         sent = (tenant, message_id) if isinstance(message_id, str) else None
         person = None if event is None else (tenant, event.anonymous_id, event.user_id)
         return Item(record_id, tenant, message.kind, event, sent, received_at, is_record=False, person=person)

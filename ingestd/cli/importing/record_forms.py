@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 import msgspec
 
 from ingestd.api.errors import BadRequest
+from ingestd.api.names import NAME
 from ingestd.api.times import parse_time
 
-__all__ = ["FORMS", "Attribution", "DerivedRecord", "ImportMark", "ReceivedRecord", "convert", "instant", "refuse"]
+__all__ = [
+    "FORMS", "Attribution", "DerivedRecord", "ImportMark", "ReceivedRecord", "check_id", "convert", "instant", "refuse",
+]  # fmt: skip
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Tenant = Annotated[str, msgspec.Meta(pattern=NAME)]
 _Uuid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
 
 _YEAR_2000 = 946_684_800_000
@@ -28,6 +32,7 @@ class ImportMark(msgspec.Struct, gc=False):
     endpoint: str = ""
     at: str = ""
     state: bool = False
+    completed: bool = False
 
 
 class ReceivedRecord(msgspec.Struct, rename="camel", forbid_unknown_fields=True, gc=False):
@@ -35,7 +40,7 @@ class ReceivedRecord(msgspec.Struct, rename="camel", forbid_unknown_fields=True,
 
     id: _Uuid
     type: Literal["event", "identify"]
-    tenant: _Text
+    tenant: _Tenant
     received_at: str
     timestamp: str
     endpoint: str = ""
@@ -97,7 +102,7 @@ class _Touchpoint(msgspec.Struct, rename="camel", gc=False):
 
 class Attribution(msgspec.Struct, rename="camel", gc=False):
     id: _Uuid
-    tenant: _Text
+    tenant: _Tenant
     decided_at: str
     order_id: str | None
     order_event_id: str
@@ -113,7 +118,7 @@ class Attribution(msgspec.Struct, rename="camel", gc=False):
 
 class _Reversal(msgspec.Struct, rename="camel", gc=False):
     id: _Uuid
-    tenant: _Text
+    tenant: _Tenant
     decided_at: str
     attribution_id: _Uuid
     order_id: str | None
@@ -124,7 +129,7 @@ class _Reversal(msgspec.Struct, rename="camel", gc=False):
 
 class _Erasure(msgspec.Struct, rename="camel", gc=False):
     id: _Uuid
-    tenant: _Text
+    tenant: _Tenant
     erased_at: str
     user_id: str | None
     anonymous_ids: list[str]
@@ -182,6 +187,12 @@ def instant(pointer: str, text: str, now: int) -> int:
     if at > now + _CLOCKS:
         refuse(pointer, "the time is in the future", "maximum")
     return at
+
+
+def check_id(record_id: str, now: int) -> None:
+    """Raises `BadRequest` for a UUIDv7 of a time to come: no daemon has made it, but some could, later."""
+    if record_id[14] == "7" and int(record_id[:8] + record_id[9:13], 16) > now + _CLOCKS:
+        refuse("/id", "the time of the id is in the future", "maximum")
 
 
 def refuse(pointer: str, message: str, reason: str) -> NoReturn:

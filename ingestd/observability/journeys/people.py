@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ingestd.api.events import Record
+from ingestd.api.imported import is_completed
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.storage.record_selection import RecordHead, read_head
 
@@ -22,7 +23,7 @@ class OrderRecords:
         self._text = order.encode()
 
     def matches(self, record: Record) -> bool:
-        if not _may_contain(record.body, [self._text]):
+        if not _may_contain(record.body, [self._text]) or is_completed(record.body):
             return False
         head = read_head(record.body)
         if head is None or self._tenant not in {None, head.tenant}:
@@ -69,7 +70,7 @@ class PersonRecords:
     def matches(self, record: Record) -> bool:
         if len(self._texts) <= _MAX_TEXTS and not _may_contain(record.body, self._texts):
             return False
-        head = read_head(record.body)
+        head = None if is_completed(record.body) else read_head(record.body)
         if head is None or not isinstance(head.tenant, str) or self._tenant not in {None, head.tenant}:
             return False
         if self._user is not None and head.user == self._user:
