@@ -31,7 +31,7 @@ from ingestd.validation.validator import Validator
 
 from .admission import Admission
 from .backpressure import Backpressure
-from .batch_parser import BatchParser
+from .batch_parser import Batch, BatchParser
 from .event_parser import EventParser
 from .failures import Failures
 from .intake_reader import IntakeReader
@@ -74,7 +74,6 @@ class Pipeline:
         self._metrics = metrics
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
-        self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._intake_readers = {intake: IntakeReader(intake) for intake in intakes}
         metrics.waiting.set_function(lambda: backpressures[0].waiting)
         self._admission = Admission(hooks, store)
@@ -87,7 +86,7 @@ class Pipeline:
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )
-        self._batch_parser = BatchParser()
+        self._batch_parser = BatchParser(envelope=OwnBatches.envelope)
         self._processors = [
             Processor(hooks, partition.store, partition.journal, backpressure)
             for partition, backpressure in zip(partitions, backpressures, strict=True)
@@ -145,14 +144,16 @@ class Pipeline:
         """Admit a request. Returns also the messages of a batch, or None if the body is one message."""
         if request.intake is not None:
             return await self._open_intake(request, request.intake)
-        bodies: list[Raw] = []
+        batch = Batch((), {})
 
         async def parse() -> None:
-            bodies.extend((await self._batch_parser.parse(request.body)).events)
-            request.events = len(bodies)
+            nonlocal batch
+            batch = await self._batch_parser.parse(request.body)
+            request.events = len(batch.events)
 
         principal = await self._admission.admit(request, parse)
-        return self._events_of(request, principal, self._own_batches[request.endpoint]), bodies
+        translation = OwnBatches(request.endpoint, request.received_at, batch.envelope)
+        return self._events_of(request, principal, translation), batch.events
 
     async def _open_intake(self, request: Request, intake: Intake) -> tuple[RequestEvents, Sequence[Raw] | None]:
         received = self._intake_readers[intake].begin(request)

@@ -12,7 +12,7 @@ from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
 from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
-from ingestd.api.times import parse_time
+from ingestd.api.times import by_our_clock, parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
 from .loaders import OK
@@ -140,7 +140,7 @@ class SegmentTranslation(Translation):
     # Parts that all types have
 
     def _time(self, message: dict[str, Any]) -> int | None:
-        """The time of the event by the daemon's clock. The client's clock may be wrong by any amount."""
+        """The time of the event, by the daemon's clock if the client says when it sent the request."""
         sent = message.pop("sentAt", None)
         sent_at = self._sent_at if sent is None else _instant(sent)
         at = None
@@ -153,7 +153,7 @@ class SegmentTranslation(Translation):
                     at = instant if at is None else at
         if at is None or sent_at is None:
             return at
-        return self._received_at - (sent_at - at)
+        return by_our_clock(at, sent_at, self._received_at)
 
     def _take_ids(self, message: dict[str, Any]) -> bool:
         """Bring the ids into their form. Returns whether the visitor was derived from the user."""
