@@ -196,7 +196,7 @@ def _batch_schemas(components: SchemaComponents) -> Mapping[str, Schema]:
                     "items": {"$ref": location("BatchItem")},
                 },
                 "sentAt": {
-                    "description": "The time of sending by the client's clock. `/batch` corrects each `timestamp` by it."
+                    "description": "The time of sending by the client's clock. `/batch` corrects `timestamp` by it."
                 },
             },
         },
