@@ -4,8 +4,7 @@ const LONGEST = 4096
 const LONGEST_VALUE = 256
 /** Those that name a campaign. Others, as `utm_id`, accompany them. */
 const TAGS = ['source', 'medium', 'name', 'term', 'content', 'click_id']
-const CLICK_IDS =
-  'gclid gbraid wbraid dclid msclkid fbclid ttclid twclid li_fat_id ScCid epik rdt_cid yclid'.split(' ')
+const CLICK_ID = /^(([dgy]|fb|tt|tw)clid|[gw]braid|msclkid|li_fat_id|ScCid|epik|rdt_cid)$/i
 
 /** Words in the name of a parameter that make its value a secret. */
 export const SECRETS =
@@ -22,8 +21,7 @@ export function campaignOf(address) {
     if (!value) continue
     const tag = /^utm_([a-z]\w{0,30})$/i.exec(name)?.[1].toLowerCase()
     if (tag) found[tag === 'campaign' ? 'name' : tag] ??= value
-    const id = CLICK_IDS.find((each) => each.toLowerCase() === name.toLowerCase())
-    if (id && !found.click_id) [found.click_id, found.click_id_type] = [value, id]
+    if (CLICK_ID.test(name) && !found.click_id) [found.click_id, found.click_id_type] = [value, name]
   }
   return TAGS.some((name) => found[name]) ? found : undefined
 }

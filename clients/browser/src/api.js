@@ -136,9 +136,8 @@ const safe = (work) =>
 
 const known = (id) => (id === undefined || id === null || id === '' ? undefined : `${id}`)
 
-function addEvent(seen, name, data, fields) {
-  const isData = data === undefined || data === null || isPlain(data)
-  send({ key: `${name}`, data: isData ? { ...registered, ...data } : data }, seen, fields)
+function addEvent(seen, name, data, fields, base) {
+  send({ key: `${name}`, data }, seen, fields, { ...registered, ...base })
 }
 
 function addIdentify(seen, members, fields) {
@@ -151,7 +150,7 @@ export const page = safe((seen, ...given) => {
   const names = []
   while (typeof given[0] === 'string' || (!given[0] && typeof given[1] === 'string')) names.unshift(given.shift())
   const [name, category] = names
-  addEvent(seen, 'Page View', { name, category, ...given[0] }, given[1])
+  addEvent(seen, 'Page View', given[0], given[1], { name, category })
 })
 export const identify = safe((seen, id, traits, fields) => {
   if (isPlain(id)) [id, traits, fields] = [undefined, id, traits]

@@ -3,7 +3,7 @@
 import { withoutSecrets } from './addresses.js'
 import { campaign, navigation } from './campaign.js'
 import { count, recall, remember } from './device.js'
-import { json } from './json.js'
+import { copy } from './json.js'
 import { keyOf, plain } from './names.js'
 import { add, isKey } from './queue.js'
 import { later } from './sender.js'
@@ -12,7 +12,7 @@ import { isPlain, random, state, warn } from './state.js'
 /** An id of this client, or a like one that the shop has set: no word such as `undefined`, and not all zeros. */
 export const ID = /^(?![0-]+$)[\w-]{16,128}$/
 
-let first = true
+let wait = 0 // of the next event, in milliseconds
 let known // the id that this page has kept
 let shown // the address of the last event
 let before // the one before it
@@ -43,32 +43,36 @@ function context(url, title) {
 
 /** The time of a call. A page that the browser had prepared was opened only by its activation. */
 function time(at) {
-  const { activationStart } = navigation()
-  return new Date(activationStart ? Math.max(at, Date.now() - performance.now() + activationStart) : at).toISOString()
+  const shownSince = Date.now() - performance.now() + (navigation().activationStart ?? 0)
+  return new Date(Math.max(at, shownSince)).toISOString()
 }
 
 /** The event after `before_send`; undefined if the shop has dropped it, or its function fails. */
 function changed(event) {
   try {
     const made = state.options.before_send?.(event)
-    if (made === null || made === false) return
-    if (made && !isPlain(made) || made?.then) throw TypeError()
-    return made ?? event
+    if (made === null || isPlain(made)) return made
+    if (made !== undefined) throw TypeError()
+    return event
   } catch (error) {
     count('before_send')
     warn(error)
   }
 }
 
-/** Adds an event or identify request. `at`, `url` and `title` are those of the call, `fields` further members. */
-export function send(event, { at, url, title }, fields) {
+/**
+ * Adds an event or identify request. `at`, `url` and `title` are those of the call, `fields` further members. `base` has
+ * members of the data that those of the event replace.
+ */
+export function send(event, { at, url, title }, fields, base) {
   const { options, refused } = state
   if (refused) return
   if (!isKey(options.key) || !isKey(options.host)) return count('options')
-  const given = JSON.parse(json({ ...fields, ...event }))
+  const given = copy({ ...fields, ...event })
   if (event.key) {
     given.key = keyOf(given.key)
-    given.data = plain(given.key, given.data)
+    const data = given.data ?? {}
+    given.data = plain(given.key, isPlain(data) ? { ...base, ...data } : data)
   }
   const made = changed({
     ...given,
@@ -79,6 +83,6 @@ export function send(event, { at, url, title }, fields) {
   })
   if (!made) return
   add(options.key, made)
-  later(first ? 0 : options.interval)
-  first = false
+  later(wait)
+  wait = options.interval
 }

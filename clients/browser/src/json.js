@@ -4,18 +4,22 @@ import { count } from './device.js'
 import { warn } from './state.js'
 
 const MOST_VALUES = 10e3
-const DEEPEST = 100
 
 let left = 0
+let deepest
 
 /** Half of a surrogate pair becomes U+FFFD. */
 const quote = (text) => JSON.stringify(`${text}`.replace(/\p{Surrogate}/gu, '\ufffd'))
 
 /** What cannot be written is left out and counted. Undefined if that is all of it. */
-export function json(value) {
+export function json(value, depth) {
+  deepest = depth
   left = MOST_VALUES
   return part(() => value, [])
 }
+
+/** The value as JSON has it, with room for more objects around it. */
+export const copy = (value) => JSON.parse(json(value, 100))
 
 function part(take, above) {
   try {
@@ -44,7 +48,7 @@ function written(value, above) {
 
 function object(value, above) {
   // A very deep object, a cyclic one, or an element of the page.
-  if (above[DEEPEST] || above.includes(value) || value.nodeType) throw TypeError()
+  if (above[deepest] || above.includes(value) || value.nodeType) throw TypeError()
   const inside = [...above, value]
   const bare = value.toISOString?.() ?? value.valueOf?.() ?? value // of a `Date` or a `String`
   if (bare !== value) return written(bare, inside)

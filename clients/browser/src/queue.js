@@ -11,6 +11,8 @@ const FAR = 1200e3 // a time that is further ahead is a wrong clock's
 /** Characters of a request. An ending page may send 64 KiB, and a character may have three bytes. */
 export const ROOM = 20e3
 
+/** The events that are on their way, by name. @type {Map<string, object>} */
+export const sent = new Map()
 const tab = random()
 let stamp = 0
 let added = 0
@@ -46,8 +48,9 @@ export function trim() {
     .filter(isEvent)
     .reverse()
     .forEach((name, index) => {
-      size += read(name)?.length ?? 0
-      if (index >= MOST || size > LARGEST) drop(name, 'room')
+      const length = read(name)?.length ?? 0
+      if (sent.has(name) || (index < MOST && size + length <= LARGEST)) size += length
+      else drop(name, 'room')
     })
 }
 

@@ -1,13 +1,11 @@
 // Sends the events that wait, a batch at a time, until the daemon itself has taken or refused each.
 
 import { read, remove, write } from './device.js'
-import { drop, isAhead, oldest, put, ROOM, trim } from './queue.js'
+import { drop, isAhead, oldest, put, ROOM, sent, trim } from './queue.js'
 import { state, warn } from './state.js'
 
 const LONGEST = 600e3 // pause
 
-/** The events that are on their way, by name. @type {Map<string, object>} */
-const sent = new Map()
 /** @type {Set<AbortController>} */
 const requests = new Set()
 let most = 100 // events of a request, which has room for fewer
@@ -98,7 +96,7 @@ function settle(batch, left, answer, told) {
   }
   let pauses = false
   for (const each of left) {
-    const result = own ? told : status === 200 ? told?.results?.[batch.indexOf(each)] : undefined
+    const result = own ? told : status === 200 && told?.results?.[batch.indexOf(each)]
     if (result?.status === 200) remove(each.name)
     else if (isBad(result?.status)) {
       drop(each.name, 'refused')
@@ -138,7 +136,9 @@ export function stop() {
 
 /** The page is hidden or ends. Requests that may outlive it have room for three times a batch. */
 export function leave({ type }) {
-  for (let times = 0; times < 3; times++) send(true)
+  send(true)
+  send(true)
+  send(true)
   // Nobody hears the answers, so the next page need not wait for long.
   if (type === 'pagehide') holdBack(5000)
 }
