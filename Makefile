@@ -14,7 +14,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-types screenshots clean
+.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-client browser-types screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -85,6 +85,10 @@ man: .venv/installed-for-tests
 # The static OpenAPI document, after a change of schemas, answers or the version.
 openapi: .venv/installed
 	@$(BIN)/python -m scripts.openapi
+
+# The browser client's files, after a change of its sources.
+browser-client: .venv/installed $(SDKS)/node_modules/installed
+	@$(BIN)/python -m scripts.browser_client
 
 # The browser client's types, after a change of schemas.
 browser-types: .venv/installed

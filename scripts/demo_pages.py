@@ -7,21 +7,22 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .demo import INGESTD, Demo, make, make_parser, read_demo
+from .demo import INGESTD, make, make_parser, read_demo
 
 SHOP = Path(__file__).parents[1] / "examples" / "shop"
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    """Serves the files of the shop, and the module with its configuration."""
+class PageHandler(SimpleHTTPRequestHandler):
+    """Serves the files of the shop, and the module with these values."""
 
-    def __init__(self, demo: Demo, *arguments: Any) -> None:
-        self._demo = demo
+    def __init__(self, values: Mapping[str, str], *arguments: Any) -> None:
+        self._values = values
         super().__init__(*arguments, directory=str(SHOP))
 
     def log_message(self, *_: object) -> None:
@@ -31,12 +32,7 @@ class _Handler(SimpleHTTPRequestHandler):
         if self.path != "/config.js":
             super().do_GET()
             return
-        values = {
-            "host": f"http://{self._demo.address}",
-            "key": self._demo.keys["public"]["id"],
-            "operators": f"http://{self._demo.ops_address}/",
-        }
-        body = "".join(f"export const {name} = {json.dumps(value)}\n" for name, value in values.items()).encode()
+        body = "".join(f"export const {name} = {json.dumps(value)}\n" for name, value in self._values.items()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/javascript")
         self.send_header("Content-Length", str(len(body)))
@@ -50,7 +46,12 @@ def main() -> int:
     arguments = parser.parse_args()
     make(arguments.folder, arguments.port, arguments.ops_port)
     demo = read_demo(arguments.folder)
-    server = ThreadingHTTPServer(("127.0.0.1", arguments.shop_port), partial(_Handler, demo))
+    values = {
+        "host": f"http://{demo.address}",
+        "key": demo.keys["public"]["id"],
+        "operators": f"http://{demo.ops_address}/",
+    }
+    server = ThreadingHTTPServer(("127.0.0.1", arguments.shop_port), partial(PageHandler, values))
     server.daemon_threads = True  # a browser keeps its connections
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(

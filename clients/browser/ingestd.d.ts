@@ -19,10 +19,32 @@ export interface Options {
   gpc?: boolean
   /** The domain of the cookies, such as `shop.example`: its subdomains then have one visitor. */
   domain?: string
-  /** How long an event waits for others, in milliseconds. The default is 1000. */
+  /** How long an event waits for others, in milliseconds, after the first one of the page. The default is 1000. */
   interval?: number
+  /** Sends a Page View when a single-page shop changes its path or query. The default is false. */
+  singlePage?: boolean
+  /** Sends a Page View when the browser restores a page that the visitor has left. The default is false. */
+  restored?: boolean
+  /** Words in the name of a parameter that make it a secret, in place of the list in docs/browser.md. */
+  secrets?: readonly string[]
+  /** Changes an event before it waits to be sent. It returns the event, or null to drop it. */
+  before_send?: (event: Event) => Event | null | undefined | void
   /** Writes refused events and other faults to the console. The default is false. */
   debug?: boolean
+}
+
+/** An event or identify request, as it is sent. */
+export interface Event {
+  key?: string
+  type?: 'identify'
+  data?: Record<string, unknown>
+  traits?: Record<string, unknown>
+  anonymousId: string
+  userId?: string
+  messageId: string
+  timestamp: string
+  context: Record<string, unknown>
+  [name: string]: unknown
 }
 
 /** Further members of an event or identify request. */
@@ -34,26 +56,50 @@ export interface Fields {
   [name: string]: unknown
 }
 
+type Traits = Record<string, unknown>
+
 /** Begins to send. Calls of the other functions wait for this one. A second call has no effect. */
 export function init(options: Options): void
 
-/** Sends an event with one of the built-in keys. */
-export function track<K extends keyof EventData>(key: K, data?: EventData[K], fields?: Fields): void
-/** Sends an event with a key of the shop's own schemas. */
-export function track<K extends string>(
-  key: K extends keyof EventData ? never : K,
-  data?: Record<string, unknown>,
+/** Sends an event with one of the built-in keys, or with a key of the shop's own schemas. */
+export function track<K extends keyof EventData | (string & {})>(
+  key: K,
+  data?: K extends keyof EventData ? EventData[K] : Record<string, unknown>,
   fields?: Fields,
 ): void
 
 /** Sends a Page View. */
 export function page(data?: EventData['Page View'], fields?: Fields): void
+/** Sends a Page View with `name` in its data. */
+export function page(name: string, data?: EventData['Page View'], fields?: Fields): void
+/** Sends a Page View with `category` and `name` in its data. */
+export function page(category: string, name: string, data?: EventData['Page View'], fields?: Fields): void
 
 /** Links the visitor to a user, and stores traits. Without a user, the traits are the visitor's. */
-export function identify(userId: string | null, traits?: Record<string, unknown>, fields?: Fields): void
+export function identify(userId: string | number | null, traits?: Traits, fields?: Fields): void
+/** Stores traits of the visitor. */
+export function identify(traits: Traits, fields?: Fields): void
+
+/** Links the visitor, or the visitor with the id `previousId`, to a user. */
+export function alias(userId: string | number, previousId?: string): void
+
+/** Stores a group of the user in the trait `groups`, such as a company. */
+export function group(groupId: string | number, traits?: Traits, fields?: Fields): void
+
+/** Adds members to the data of all later events of this page. */
+export function register(properties: Record<string, unknown>): void
 
 /** Begins a new visitor. Call it after a sign-out. */
 export function reset(): void
 
 /** Keeps the visitor's decision. `false` removes everything that the client has kept on the device. */
 export function consent(given: boolean): void
+
+/** Calls a function as soon as the client has begun. */
+export function ready(callback: () => void): void
+
+/** Sends at once what waits for others. */
+export function flush(): void
+
+/** The visitor's id; undefined before the client has begun, and if the visitor has refused. */
+export function anonymousId(): string | undefined

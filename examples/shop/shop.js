@@ -2,7 +2,9 @@
 
 import { host, key, operators } from '/config.js'
 
-const { consent, identify, init, page, reset, track } = await import(`${host}/api/v1/analytics/client.js`)
+// The functions of the page's first script. They work at once, and harm nothing while ingestd is away or blocked.
+const { consent, identify, init, page, reset, track } = window.ingestd
+const client = { type: 'module', src: `${host}/api/v1/analytics/client.js` }
 
 const PRODUCTS = [
   { product_id: 'p-1', name: 'Stoneware mug', category: 'Kitchen/Cups', price: 12 },
@@ -24,14 +26,10 @@ function total(lines) {
   return lines.reduce((sum, { price, quantity }) => sum + price * quantity, 0)
 }
 
-/** Sends an event, and lists it on the page. */
-function send(name, data) {
-  track(name, data)
-  list(name)
-}
-
-function list(text) {
-  document.getElementById('sent').append(element('li', text))
+/** Lists an event that is sent. */
+function list(event) {
+  document.getElementById('sent').append(element('li', event.key ?? 'Identify'))
+  return event
 }
 
 function element(name, text, properties = {}) {
@@ -70,7 +68,7 @@ function showProduct() {
     if (line) line.quantity += 1
     else lines.push({ ...product, quantity: 1 })
     saveCart(lines)
-    send('Product Added', { ...product, quantity: 1 })
+    track('Product Added', { ...product, quantity: 1 })
     showLinks()
   }
   show(product.name, element('p', `${product.price.toFixed(2)} EUR`), button('Put into the cart', put))
@@ -107,8 +105,7 @@ function showThanks() {
 /** Sends the events of a page that is shown. */
 function opened(name, data) {
   page()
-  list('Page View')
-  if (name) send(name, data)
+  if (name) track(name, data)
 }
 
 function showLinks() {
@@ -117,12 +114,12 @@ function showLinks() {
   const signIn = () => {
     localStorage.setItem('shop.user', 'u-demo')
     identify('u-demo', { plan: 'gold' })
-    send('Signed In', {})
+    track('Signed In')
     showLinks()
   }
   const signOut = () => {
     localStorage.removeItem('shop.user')
-    send('Signed Out', {})
+    track('Signed Out')
     reset()
     showLinks()
   }
@@ -131,12 +128,22 @@ function showLinks() {
     .replaceChildren(
       link(`Cart (${pieces})`, '/?page=cart'),
       user ? button('Sign out', signOut) : button('Sign in', signIn),
-      button('No tracking', () => consent(false)),
-      button('Allow tracking', () => consent(true)),
+      allowed ? 'Tracking is on.' : 'Tracking is off.',
+      allowed ? button('No tracking', () => decide(false)) : button('Allow tracking', () => decide(true)),
     )
 }
 
-init({ host, key, debug: true })
+/** ingestd keeps the decision. The shop asks for it only to show it. */
+let allowed = localStorage.getItem('ingestd.consent') !== 'no'
+
+function decide(yes) {
+  allowed = yes
+  consent(yes)
+  showLinks()
+}
+
+init({ host, key, debug: true, before_send: list })
+document.head.append(element('script', '', client))
 showLinks()
 const showPage = { product: showProduct, cart: showCart, thanks: showThanks }[query.get('page')] ?? showList
 showPage()

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = ["FIRST", "LAST", "format_time", "now", "parse_time"]
+__all__ = ["FIRST", "LAST", "by_our_clock", "format_time", "now", "parse_time"]
 
 FIRST = -62_167_219_200_000
 """0000-01-01T00:00:00.000Z, the first instant that RFC 3339 can write in UTC."""
@@ -28,6 +28,15 @@ _RFC3339 = re.compile(
 def now() -> int:
     """The present instant."""
     return time.time_ns() // 1_000_000
+
+
+def by_our_clock(at: int, sent_at: int, received_at: int) -> int:
+    """The instant `at` of a client's clock by the daemon's clock.
+
+    `sent_at` is when the client sent the request, by its clock, and `received_at` when it came, by the daemon's. The
+    client's clock may be wrong by any amount.
+    """
+    return received_at - (sent_at - at)
 
 
 @lru_cache(maxsize=8)

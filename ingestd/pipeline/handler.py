@@ -33,11 +33,11 @@ from ingestd.validation.validator import Validator
 
 from .admission import Admission
 from .backpressure import Backpressure
-from .batch_parser import BatchParser
+from .batch_parser import Batch, BatchParser
 from .event_parser import EventParser
 from .failures import Failures
 from .intake_reader import IntakeReader
-from .own_format import SINGLE_ONLY, OwnBatches, OwnEvents, check_batch
+from .own_format import OwnBatches, OwnEvents, check_batch
 from .pace import Steps
 from .parts import Parts
 from .processor import Processor, Result
@@ -84,7 +84,6 @@ class Pipeline:
         self._metrics = metrics
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
-        self._own_batches = {endpoint: OwnBatches(endpoint) for endpoint in Endpoint.BUILT_IN}
         self._intake_readers = {intake: IntakeReader(intake, max_batch_body=max_batch_body) for intake in intakes}
         self._backpressure = backpressures[0]  # all have the same room and pace
         self.pace = self._backpressure.pace
@@ -101,7 +100,7 @@ class Pipeline:
             check_identity=hooks.check_identity,
             prepare=hooks.prepare,
         )
-        self._batch_parser = BatchParser(envelope=(SINGLE_ONLY,))
+        self._batch_parser = BatchParser(envelope=OwnBatches.envelope)
         self._processors = [
             Processor(hooks, partition.store, partition.journal, backpressure)
             for partition, backpressure in zip(partitions, backpressures, strict=True)
@@ -170,22 +169,23 @@ class Pipeline:
         """Admit a request. Returns also the bodies of a batch or large event; None for an event of usual size."""
         if request.intake is not None:
             return await self._open_intake(request, request.intake, place)
-        bodies: list[Raw] = []
+        if not request.batch:
+            principal = await self._admission.admit(request)
+            events = self._events_of(request, principal, self._own_events[request.endpoint])
+            return events, await self._large_event(events, place)
+        batch = Batch((), {})
 
         async def read(principal: Principal) -> None:
+            nonlocal batch
             async with self._reading(request, place, principal) as steps:
                 batch = await self._batch_parser.parse(request.body, steps)
             check_batch(request.endpoint, batch)
-            bodies.extend(batch.events)
-            request.events = len(bodies)
+            request.events = len(batch.events)
             self._take_place(place, request, principal)
 
-        if request.batch:
-            principal = await self._admission.admit(request, read)
-            return self._events_of(request, principal, self._own_batches[request.endpoint]), bodies
-        principal = await self._admission.admit(request)
-        events = self._events_of(request, principal, self._own_events[request.endpoint])
-        return events, await self._large_event(events, place)
+        principal = await self._admission.admit(request, read)
+        translation = OwnBatches(request.endpoint, request.received_at, batch.envelope)
+        return self._events_of(request, principal, translation), batch.events
 
     async def _open_intake(
         self, request: Request, intake: Intake, place: Place

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Endpoint, Session
 from ingestd.api.intake import Message, Translation
+from ingestd.api.times import by_our_clock, parse_time
+from ingestd.validation.validator import UNREADABLE
 
 from .batch_parser import Batch
 from .responses import batch_body, session_body
 
-__all__ = ["SINGLE_ONLY", "OwnBatches", "OwnEvents", "check_batch"]
+__all__ = ["OwnBatches", "OwnEvents", "check_batch"]
 
-SINGLE_ONLY = "anonymousId"
+_SINGLE_ONLY = "anonymousId"
 """A member that every single event has, and no batch outside its events."""
+_LONGEST_TIME = 64  # characters
 
 
 def check_batch(endpoint: Endpoint, batch: Batch) -> None:
     """Raises `BadRequest` for a signed body that could be a single event, too. Its sender meant one of the two."""
-    if batch.envelope and not endpoint.is_public:
-        raise BadRequest.of_member(f"/{SINGLE_ONLY}", "not in a signed batch outside its events", "purpose")
+    if _SINGLE_ONLY in batch.envelope and not endpoint.is_public:
+        raise BadRequest.of_member(f"/{_SINGLE_ONLY}", "not in a signed batch outside its events", "purpose")
 
 
 class OwnEvents(Translation):
@@ -31,7 +36,8 @@ class OwnEvents(Translation):
 
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
         if self._identifies:
-            return _identify(self._endpoint, message)
+            _check_purpose(self._endpoint, message)
+            return Message("identify", message)
         if "key" not in message and "traits" in message:
             raise BadRequest.of_member(
                 "/key", "required, but missing; an identify request has another path", "required"
@@ -44,22 +50,49 @@ class OwnEvents(Translation):
 
 
 class OwnBatches(Translation):
-    def __init__(self, endpoint: Endpoint) -> None:
+    envelope = ("sentAt", _SINGLE_ONLY)
+    """Names of the members beside the events that are read."""
+
+    def __init__(self, endpoint: Endpoint, received_at: int, envelope: Mapping[str, msgspec.Raw]) -> None:
         self._endpoint = endpoint
+        self._received_at = received_at
+        sent_at = envelope.get("sentAt")
+        # A backend's clock is right, and the times of its events are checked as they were signed.
+        self._sent_at = _time(bytes(sent_at)) if sent_at is not None and endpoint.is_public else None
 
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
         """`type` leaves the event: it belongs to the format of the batch."""
         kind = message.pop("type", "event")
         if kind not in ("event", "identify"):
             raise BadRequest.of_member("/type", 'expected "event" or "identify"', "enum")
-        return _identify(self._endpoint, message) if kind == "identify" else Message("event", message)
+        if kind == "identify":
+            _check_purpose(self._endpoint, message)
+        return Message(kind, message, None if self._sent_at is None else self._take_time(message, self._sent_at))
+
+    def _take_time(self, message: dict[str, Any], sent_at: int) -> int | None:
+        """The time of the event by the daemon's clock. A `timestamp` that is a time leaves the event."""
+        text = message.get("timestamp")
+        at = parse_time(text) if isinstance(text, str) else None
+        if at is None:
+            return None
+        del message["timestamp"]
+        return by_our_clock(at, sent_at, self._received_at)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes:
         return batch_body(self._endpoint, results)
 
 
-def _identify(endpoint: Endpoint, message: dict[str, Any]) -> Message:
+def _check_purpose(endpoint: Endpoint, message: dict[str, Any]) -> None:
     """A signed event is no identify request: whoever sends a copy of it elsewhere must not get a signed link by it."""
     if "key" in message and not endpoint.is_public:
         raise BadRequest.of_member("/key", "not in a signed identify request", "purpose")
-    return Message("identify", message)
+
+
+def _time(raw: bytes) -> int | None:
+    """The instant of a JSON text; None for anything else."""
+    if len(raw) > _LONGEST_TIME:
+        return None
+    try:
+        return parse_time(msgspec.json.decode(raw, type=str))
+    except UNREADABLE:
+        return None

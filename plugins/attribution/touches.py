@@ -105,7 +105,7 @@ def repeats(touches: Iterable[tuple[str, Touch]]) -> Collection[str]:
 def may_have_campaign(page: Any) -> bool:
     """Whether the address of `context.page` may have `utm_…` parameters. This test is quick, since most have none."""
     url = page.get("url") if isinstance(page, dict) else None
-    return isinstance(url, str) and "?" in url and ("%" in url or "utm_" in url.lower())
+    return isinstance(url, str) and ("?" in url or "#" in url) and ("%" in url or "utm_" in url.lower())
 
 
 def campaign_of(given: Any, page: Any) -> Campaign:
@@ -121,10 +121,13 @@ def campaign_of(given: Any, page: Any) -> Campaign:
 def _utm(url: str) -> Campaign:
     """The campaign in the parameters of an address.
 
-    A name may have any case. Percent signs and pluses are decoded in names and values. Of repeated parameters, the
-    first value that is not blank counts.
+    They stand in its query or its fragment, as `#utm_…` or `#/path?utm_…`. A name may have any case. Percent signs and
+    pluses are decoded in names and values. Of repeated parameters, the first value that is not blank counts.
     """
-    query = url.partition("?")[2].partition("#")[0]
+    start, _, fragment = url.partition("#")
+    query = start.partition("?")[2]
+    if fragment:
+        query += "&" + (fragment.partition("?")[2] or fragment)
     found: list[str | None] = [None] * len(_UTM)
     for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
         name, _, value = parameter.partition("=")

@@ -12,7 +12,7 @@ from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
 from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
-from ingestd.api.times import parse_time
+from ingestd.api.times import by_our_clock, parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
 from .loaders import OK
@@ -169,7 +169,7 @@ class SegmentTranslation(Translation):
                     at = instant if at is None else at
         if at is None or sent_at is None:
             return at
-        return self._received_at - (sent_at - at)
+        return by_our_clock(at, sent_at, self._received_at)
 
     def _take_ids(self, message: dict[str, Any]) -> bool:
         """Bring the ids into their form. Returns whether the visitor was derived from the user."""

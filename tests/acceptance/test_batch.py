@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingestd.api.times import parse_time
 from tests.support.clients import at_once
 from tests.support.daemon import Daemon, Key, Reply, Shop, sign
 from tests.support.redis_shop import redis_shop
@@ -246,6 +247,37 @@ def alike(values: Sequence[Any]) -> list[Any]:
         text = text.replace(session_id, f"session {number}")
     plain: list[Any] = json.loads(text)
     return plain
+
+
+def test_the_time_of_sending_corrects_a_wrong_clock_of_a_device(site: Site) -> None:
+    """The device's clock is a year slow. Each event is as old as the device says, and the bounds hold for its time."""
+
+    def sent(visitor: str, sent_at: Any, *timestamps: Any, signed: bool = False) -> list[tuple[float, Any]]:
+        """Age of each stored event in seconds, and the timestamp in its `extra`."""
+        events = [{**PAGE, "anonymousId": visitor, "timestamp": timestamp} for timestamp in timestamps]
+        body = json.dumps({"sentAt": sent_at, "events": events}).encode()
+        if signed:
+            key = site.shop.server
+            answer = site.daemon.post("/customer-events/batch", body, key.id, x_signature=sign(key.secret, body))
+        else:
+            answer = site.daemon.post("/batch", body, site.shop.public.id)
+        assert [result["status"] for result in answer.json()["results"]] == [200] * len(events)
+        return [
+            (
+                (parse_time(record["receivedAt"]) or 0) / 1000 - (parse_time(record["timestamp"]) or 0) / 1000,
+                record["extra"].get("timestamp"),
+            )
+            for record in site.records(visitor)
+        ]
+
+    slow = "2025-01-02T12:00:00+01:00"
+    times = ["2025-01-02T10:59:59.500Z", "2025-01-01T11:00:01Z", "2025-01-01T10:59:59Z", "2025-01-02T11:00:01Z", "noon"]
+    assert sent("slow", slow, *times) == [(0.5, None), (86399, None), (0, None), (0, None), (0, "noon")]
+    assert sent("unset", "1970-01-01T00:01:00Z", "1970-01-01T00:00:30Z") == [(30, None)]
+    for name, useless in {"text": "now", "number": 5, "object": {}, "long": f"{slow}{'Z' * 9000}"}.items():
+        assert sent(name, useless, times[0]) == [(0, None)]
+    ((age, _),) = sent("backend", slow, times[0], signed=True)
+    assert age > 86400 * 300  # a backend's clock is right
 
 
 EXAMPLES = count()

@@ -55,11 +55,15 @@ class Exchange:
 
 
 class RecordingProxy:
-    """`loses` says of an exchange whether its answer is lost. The request has reached the daemon all the same."""
+    """`loses` says of an exchange whether its answer is lost. The request has reached the daemon all the same.
+
+    `answers` makes an answer of the proxy's own to a method and a body, or None to ask the daemon.
+    """
 
     def __init__(self, daemon_port: int) -> None:
         self.exchanges: list[Exchange] = []
         self.loses: Callable[[Exchange], bool] = lambda _: False
+        self.answers: Callable[[str, bytes], Reply | None] = lambda _, __: None
         self.port = 0
         self._daemon_port = daemon_port
         self._lock = threading.Lock()
@@ -72,20 +76,23 @@ class RecordingProxy:
         return [exchange for exchange in self.exchanges if exchange.method == "POST"]
 
     def forward(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
-        connection = http.client.HTTPConnection("127.0.0.1", self._daemon_port, timeout=PATIENCE)
-        try:
-            connection.request(method, path, body, dict(headers))
-            answer = connection.getresponse()
-            named = {name.lower(): value for name, value in answer.getheaders()}
-            reply = Reply(answer.status, named, answer.read())
-        finally:
-            connection.close()
+        reply = self.answers(method, body) or self._ask(method, path, headers, body)
         exchange = Exchange(method, path, headers, body, reply, time.monotonic())
         if self.loses(exchange):  # may wait, while other requests go on
             exchange = replace(exchange, lost=True)
         with self._lock:
             self.exchanges.append(exchange)
         return exchange
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self._daemon_port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, dict(headers))
+            answer = connection.getresponse()
+            named = {name.lower(): value for name, value in answer.getheaders()}
+            return Reply(answer.status, named, answer.read())
+        finally:
+            connection.close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -20,6 +20,7 @@ __all__ = ["CLIENT_PATH", "LOADED", "ShopPages", "Site", "shop_pages"]
 CLIENT_PATH = "/api/v1/analytics/client.js"
 
 _DOCS = Path(__file__).parents[2] / "docs" / "browser.md"
+_CLIENT = Path(__file__).parents[2] / "clients" / "browser"
 _HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><title>A shop</title><link rel="icon" href="data:,">'
 LOADED = "document.readyState === 'complete' && window.ingestd && !Array.isArray(ingestd.calls)"
 
@@ -38,6 +39,12 @@ class Site:
     """Headers of each page."""
     inline: bool = True
     """Whether the page has its first script inline. Otherwise it is a file."""
+    loads: bool = True
+    """Whether the page has the tag that loads the client."""
+    before_send: str = ""
+    """The function of this option, as JavaScript."""
+    pages: dict[str, str] = field(default_factory=dict)
+    """The HTML of pages without the client, by their paths."""
 
     @property
     def name(self) -> str:
@@ -49,13 +56,15 @@ class Site:
         block = re.search(r"```html\n<script>\n(.*?)</script>\n(.*?)\n```", _DOCS.read_text(), re.DOTALL)
         assert block is not None
         given = json.dumps({"host": self.daemon, "key": self.key, "interval": 50, **self.options})
+        if self.before_send:
+            given = f"{given[:-1]}, before_send: {self.before_send}}}"
         code = re.sub(r"init\(\{.*\}\)", lambda _: f"init({given})", block[1])
         return code, block[2].replace("https://events.example.com", self.daemon)
 
     def page(self) -> str:
         code, tag = self.scripts()
         first = f"<script>{code}</script>" if self.inline else '<script src="/setup.js"></script>'
-        return f"{_HEAD}{first}{tag}</html>"
+        return f"{_HEAD}{first}{tag if self.loads else ''}</html>"
 
     def visit(self, tab: AnyTab, path: str = "/") -> None:
         """Open a page, and wait for the client."""
@@ -91,8 +100,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         site = self._pages[0].sites[self.headers["Host"]]
-        is_script = self.path == "/setup.js"
-        body = (site.scripts()[0] if is_script else site.page()).encode()
+        path = self.path.partition("?")[0]
+        is_script = path.endswith(".js")
+        if path == "/setup.js":
+            text = site.scripts()[0]
+        elif is_script:
+            text = (_CLIENT / path[1:]).read_text()
+        else:
+            text = site.pages[path] if path in site.pages else site.page()
+        body = text.encode()
         self.send_response_only(200)
         for name, value in site.headers.items():
             self.send_header(name, value)

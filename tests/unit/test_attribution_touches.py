@@ -108,6 +108,8 @@ def test_a_value_that_is_not_a_text_does_not_count(value: Any) -> None:
         ("utm_source=a&utm_source=b", "a"),
         ("utm_source=&utm_source=+&utm_source=c&UTM_SOURCE=d", "c"),
         ("&&&utm_source=a&&", "a"),
+        ("#utm_source=a", "a"),
+        ("b=c#/path?utm_source=a", "a"),
     ],
 )
 def test_the_source_of_an_address(query: str, source: str) -> None:
@@ -122,8 +124,7 @@ def test_the_source_of_an_address(query: str, source: str) -> None:
         "?",
         "https://shop.example/",
         "https://shop.example/utm_source=a",
-        "https://shop.example/#utm_source=a",
-        "https://shop.example/?#utm_source=a",
+        "https://shop.example/#/?b=c#?utm_source=a",
         "https://shop.example/?utm_source",
         "https://shop.example/?utm_source=",
         "https://shop.example/?utm_source=%20",

@@ -185,7 +185,7 @@ def _batch_schemas(components: SchemaComponents) -> Mapping[str, Schema]:
     return {
         "Batch": {
             "title": "Batch",
-            "description": "Events and identify requests. Other members are ignored.",
+            "description": "Events and identify requests. Members other than `events` and `sentAt` are ignored.",
             "type": "object",
             "required": ["events"],
             "properties": {
@@ -194,6 +194,9 @@ def _batch_schemas(components: SchemaComponents) -> Mapping[str, Schema]:
                     "minItems": 1,
                     "maxItems": MAX_EVENTS,
                     "items": {"$ref": location("BatchItem")},
+                },
+                "sentAt": {
+                    "description": "The time of sending by the client's clock. `/batch` corrects `timestamp` by it."
                 },
             },
         },

@@ -1,0 +1,49 @@
+// What an address of a page says of a campaign, and the address without what must not leave the page.
+
+const LONGEST = 4096
+const LONGEST_VALUE = 256
+/** Those that name a campaign. Others, as `utm_id`, accompany them. */
+const TAGS = ['source', 'medium', 'name', 'term', 'content', 'click_id']
+const CLICK_ID = /^(([dgy]|fb|tt|tw)clid|[gw]braid|msclkid|li_fat_id|ScCid|epik|rdt_cid)$/i
+
+/** Words in the name of a parameter that make its value a secret. */
+export const SECRETS =
+  'token code password pass pwd key secret auth signature sig session sid otp pin jwt email mail phone'.split(' ')
+
+/** The campaign in the query of an address, or in its fragment; undefined if there is none. */
+export function campaignOf(address) {
+  const [start, fragment = ''] = address.split(/#(.*)/s)
+  const [, query] = start.split(/\?(.*)/s)
+  const [path, inside] = fragment.split(/\?(.*)/s)
+  const found = { __proto__: null }
+  for (const [name, given] of new URLSearchParams(`&${query}&${inside || path}`)) {
+    const value = given.trim().slice(0, LONGEST_VALUE)
+    if (!value) continue
+    const tag = /^utm_([a-z]\w{0,30})$/i.exec(name)?.[1].toLowerCase()
+    if (tag) found[tag === 'campaign' ? 'name' : tag] ??= value
+    if (CLICK_ID.test(name) && !found.click_id) [found.click_id, found.click_id_type] = [value, name]
+  }
+  return TAGS.some((name) => found[name]) ? found : undefined
+}
+
+/** The address without fragment, user and secrets. `words` are like `SECRETS`. */
+export function withoutSecrets(address, words) {
+  const [place, ...parameters] = address.split('#')[0].slice(0, LONGEST).split(/(?=[?&;])/)
+  const folders = place.replace(/\/\/[^/]*@/, '//').split('/')
+  const path = folders.map((each) => (/.(@|%40).*\./i.test(each) ? '' : each)).join('/')
+  const kept = parameters.filter((each) => !isSecret(each.slice(1), words))
+  if (kept[0] !== parameters[0]) kept[0] = kept[0]?.replace(/^&/, '?')
+  return path + kept.join('')
+}
+
+function isSecret(parameter, words) {
+  const [[name, value] = ['', '']] = new URLSearchParams(parameter)
+  if (/[^\s@]@[^\s@]+\.\w/.test(name + value)) return true
+  if (!value) return false
+  const parts = name.replace(/([a-z])([A-Z])/g, '$1 $2').toLowerCase().split(/[^a-z]+/)
+  // Long words are found in `accesstoken` too, but `key` is not found in `monkey`.
+  if (words.some((word) => parts.some((each) => each === word || (word[4] && each.includes(word))))) return true
+  // An address as a value has parameters, too.
+  const inside = value.replace(/%3d/gi, '=').split(/[?&#;]|%3f|%26|%23/i)
+  return inside.some((each) => each.includes('=') && isSecret(each, words))
+}

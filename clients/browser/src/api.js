@@ -1,0 +1,196 @@
+// The functions of the client: docs/browser.md. ingestd.d.ts has their types.
+
+import { SECRETS } from './addresses.js'
+import { campaign, endCampaign } from './campaign.js'
+import { count, forget, isEvent, memory, recall, remember, write } from './device.js'
+import { ID, note, send, visitor } from './events.js'
+import { later, leave, online, stop } from './sender.js'
+import { isPlain, random, state, warn } from './state.js'
+
+const DECISION = /^(yes|no)$/
+
+/** Calls before init. @type {(() => void)[]} */
+const early = []
+let begun = false
+let replayed // the note of a call that the first script has kept
+let user // the last one of identify or alias
+let registered = {}
+
+const isBlocked = () => state.options.gpc && navigator.globalPrivacyControl
+const stores = () => state.options.beforeConsent === 'store'
+
+function begin(given) {
+  if (begun) return
+  begun = true
+  // Nobody has seen a page that the browser has only prepared.
+  if (document.prerendering) document.addEventListener('prerenderingchange', () => guarded(start)(given), { once: true })
+  else start(given)
+}
+
+function start(given) {
+  const options = { __proto__: null, beforeConsent: 'store', interval: 1000, secrets: SECRETS, ...given }
+  state.options = options
+  const decision = decided()
+  state.granted = decision === 'yes'
+  state.refused = isBlocked() || decision === 'no'
+  if (isBlocked()) forget()
+  listen()
+  campaign()
+  early.forEach((call) => call())
+  campaign(location.href)
+  later(options.interval) // for events of earlier pages
+}
+
+/** The visitor's decision, which the device may always keep: yes, no, or blank. */
+function decided() {
+  const { granted } = state
+  state.granted = true
+  const decision = recall('ingestd.consent', DECISION) ?? (stores() ? 'yes' : '')
+  state.granted = granted
+  return decision
+}
+
+/** Another page may have changed the decision. */
+function follow() {
+  const yes = decided() === 'yes'
+  if (yes !== state.granted) decide(yes)
+}
+
+function listen() {
+  const { restored, singlePage } = state.options
+  addEventListener('online', online)
+  addEventListener('visibilitychange', (event) => document.hidden && leave(event))
+  addEventListener('pagehide', leave)
+  addEventListener('pageshow', ({ persisted }) => {
+    if (!persisted) return
+    for (const name of memory.keys()) if (!isEvent(name)) memory.delete(name)
+    follow()
+    later(0)
+    if (restored) page()
+  })
+  addEventListener('storage', ({ key }) => {
+    if (!key?.startsWith('ingestd.')) return // null: somebody has cleared all
+    memory.delete(key)
+    follow()
+  })
+  if (singlePage) watchHistory()
+}
+
+/** A change of the path is a view, and so is one of the query unless it replaces the address. */
+function watchHistory() {
+  let { pathname, search } = location
+  const moved = (replaced) => {
+    const isView = location.pathname !== pathname || (location.search !== search && !replaced)
+    ;({ pathname, search } = location)
+    if (isView) page()
+  }
+  for (const name of ['pushState', 'replaceState']) {
+    const original = history[name]
+    history[name] = function (...given) {
+      original.apply(this, given)
+      setTimeout(moved, 0, name === 'replaceState')
+    }
+  }
+  addEventListener('popstate', () => setTimeout(moved))
+}
+
+function decide(yes) {
+  if (isBlocked()) return
+  if (yes) {
+    state.granted = true
+    state.refused = false
+    remember('ingestd.id', recall('ingestd.id', ID) ?? random())
+    remember('ingestd.consent', 'yes')
+    ;[...memory].forEach(([name, value]) => write(name, value))
+    later(0)
+  } else {
+    stop()
+    forget()
+    state.refused = state.options.beforeConsent !== 'anonymous'
+    if (!stores()) return
+    state.granted = true // only for the decision
+    remember('ingestd.consent', 'no')
+    state.granted = false
+  }
+}
+
+/** The function never throws. */
+const guarded =
+  (work) =>
+  (...given) => {
+    try {
+      work(...given)
+    } catch (error) {
+      count('unserializable')
+      warn(error)
+    }
+  }
+
+/** A function that waits for init. Its first argument is the note of the call. */
+const safe = (work) =>
+  guarded((...given) => {
+    const seen = replayed ?? note()
+    const call = guarded(() => work(seen, ...given))
+    state.options ? call() : early.push(call)
+  })
+
+const known = (id) => (id === undefined || id === null || id === '' ? undefined : `${id}`)
+
+function addEvent(seen, name, data, fields, base) {
+  send({ key: `${name}`, data }, seen, fields, { ...registered, ...base })
+}
+
+function addIdentify(seen, members, fields) {
+  send({ ...members, type: 'identify', traits: members.traits ?? {} }, seen, fields)
+}
+
+export const init = guarded(begin)
+export const track = safe(addEvent)
+export const page = safe((seen, ...given) => {
+  const names = []
+  while (typeof given[0] === 'string' || (!given[0] && typeof given[1] === 'string')) names.unshift(given.shift())
+  const [name, category] = names
+  addEvent(seen, 'Page View', given[0], given[1], { name, category })
+})
+export const identify = safe((seen, id, traits, fields) => {
+  if (isPlain(id)) [id, traits, fields] = [undefined, id, traits]
+  user = known(id) ?? user
+  addIdentify(seen, { userId: known(id), traits }, fields)
+})
+export const alias = safe((seen, userId, previousId) => {
+  user = known(userId)
+  addIdentify(seen, { userId: user, anonymousId: known(previousId) })
+})
+export const group = safe((seen, groupId, traits, fields) => {
+  addIdentify(seen, { userId: user, traits: { groups: { [groupId]: traits ?? {} } } }, fields)
+})
+export const register = safe((seen, properties) => {
+  registered = { ...registered, ...properties }
+})
+export const reset = safe(() => {
+  user = undefined
+  registered = {}
+  endCampaign()
+  remember('ingestd.id', random())
+})
+export const consent = safe((seen, yes) => decide(yes))
+export const ready = safe((seen, callback) => queueMicrotask(callback))
+export const flush = safe(() => later(0))
+export const anonymousId = () => (state.options && !state.refused ? visitor() : undefined)
+
+export const api = { init, track, page, identify, alias, group, register, reset, consent, ready, flush, anonymousId }
+
+const stub = globalThis.ingestd
+if (Array.isArray(stub?.calls)) {
+  const { calls } = stub
+  // Functions that a script has taken before still push their calls.
+  const push = (each) => {
+    const { at, url, title } = each
+    const [name, ...given] = each
+    replayed = at > 0 ? { at, url: `${url}`, title: `${title}` } : undefined
+    api[name]?.(...given)
+    replayed = undefined
+  }
+  Object.assign(stub, api, { calls: { push } })
+  calls.forEach(push)
+}

@@ -1,0 +1,5 @@
+// The client as a classic script. The page has its functions in `window.ingestd`, with or without the first script.
+
+import { api } from './api.js'
+
+globalThis.ingestd ??= api

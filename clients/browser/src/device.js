@@ -1,0 +1,98 @@
+// What the client keeps: in the memory of the page, and on the device as far as it may and can.
+
+import { isPlain, state } from './state.js'
+
+/** All that this page has kept: a shop may clear the storage, or the browser has none. @type {Map<string, string>} */
+export const memory = new Map()
+
+/** Undefined if storage is forbidden, broken or full. */
+function device(work) {
+  try {
+    if (state.granted) return work()
+  } catch {}
+}
+
+const load = (name) => device(() => localStorage.getItem(name))
+
+export const isEvent = (name) => name.startsWith('ingestd.q')
+
+export function read(name) {
+  return memory.get(name) ?? load(name)
+}
+
+export function write(name, value) {
+  memory.set(name, value)
+  device(() => localStorage.setItem(name, value))
+}
+
+export function remove(name) {
+  memory.delete(name)
+  device(() => localStorage.removeItem(name))
+}
+
+export function names() {
+  const all = new Set([...(device(() => Object.keys(localStorage)) ?? []), ...memory.keys()])
+  return [...all].filter((name) => name.startsWith('ingestd.')).sort()
+}
+
+/** The value of an entry; undefined if there is none. One that this client has not made is removed and counted. */
+export function entry(name, fits) {
+  const text = read(name)
+  if (typeof text !== 'string') return
+  try {
+    const value = JSON.parse(text)
+    if (fits(value)) return value
+  } catch {}
+  remove(name)
+  count(name === 'ingestd.campaign' ? 'campaign' : 'storage')
+}
+
+const areCounts = (value) => isPlain(value) && Object.values(value).every((times) => times > 0)
+
+/** How many things this device has lost, by reason; undefined if none. */
+export function dropped() {
+  return entry('ingestd.dropped', areCounts)
+}
+
+export function count(reason, times = 1) {
+  const all = dropped() ?? dropped() ?? {} // an unreadable count makes a new one
+  all[reason] = (all[reason] ?? 0) + times
+  write('ingestd.dropped', JSON.stringify(all))
+}
+
+const ofDomain = (start) => (state.options.domain ? start + state.options.domain : '')
+
+/** With a domain the cookie has another name, since a cookie of the host alone would hide it. */
+const cookie = (name) => `${name}${ofDomain('.')}=`
+
+function bake(name, value) {
+  const rest = `path=/; samesite=lax; max-age=${value ? 31536000 : 0}${ofDomain('; domain=')}`
+  device(() => (document.cookie = `${cookie(name)}${value}; ${rest}`))
+}
+
+/**
+ * An entry that is also a cookie. The cookie goes first: another tab or subdomain may have just set it. If no value has
+ * the form, they are removed and counted.
+ */
+export function recall(name, form) {
+  const start = cookie(name)
+  const cookies = device(() => document.cookie.split('; ').filter((each) => each.startsWith(start))) ?? []
+  const found = [...cookies.map((each) => each.slice(start.length)), memory.get(name), load(name)]
+  const right = found.find((each) => form.test(each)) // nor has `undefined` the form
+  if (right || !found.some((each) => typeof each === 'string')) return right
+  remove(name)
+  bake(name, '')
+  count(name.slice(8))
+}
+
+export function remember(name, value) {
+  write(name, value)
+  bake(name, value)
+}
+
+export function forget() {
+  state.granted = true
+  names().forEach(remove)
+  for (const name of ['ingestd.id', 'ingestd.consent']) bake(name, '')
+  state.granted = false
+}

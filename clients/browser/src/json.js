@@ -1,0 +1,74 @@
+// Writes JSON that the daemon takes, of any value. `JSON.stringify` throws for some, and old libraries change it.
+
+import { count } from './device.js'
+import { warn } from './state.js'
+
+const MOST_VALUES = 10e3
+
+let left = 0
+let deepest
+
+/** Half of a surrogate pair becomes U+FFFD. */
+const quote = (text) => JSON.stringify(`${text}`.replace(/\p{Surrogate}/gu, '\ufffd'))
+
+/** What cannot be written is left out and counted. Undefined if that is all of it. */
+export function json(value, depth) {
+  deepest = depth
+  left = MOST_VALUES
+  return part(() => value, [])
+}
+
+/** The value as JSON has it, with room for more objects around it. */
+export const copy = (value) => JSON.parse(json(value, 100))
+
+function part(take, above) {
+  try {
+    return written(take(), above)
+  } catch (error) {
+    count('unserializable')
+    warn('left out:', error)
+  }
+}
+
+function written(value, above) {
+  if (left-- < 0) throw TypeError()
+  switch (typeof value) {
+    case 'string':
+    case 'bigint':
+      return quote(value)
+    case 'boolean':
+      return `${value}`
+    case 'number':
+      if (!isFinite(value)) throw TypeError()
+      return `${value}`
+    case 'object':
+      return value === null ? 'null' : object(value, above)
+  }
+}
+
+function object(value, above) {
+  // A very deep object, a cyclic one, or an element of the page.
+  if (above[deepest] || above.includes(value) || value.nodeType) throw TypeError()
+  const inside = [...above, value]
+  const bare = value.toISOString?.() ?? value.valueOf?.() ?? value // of a `Date` or a `String`
+  if (bare !== value) return written(bare, inside)
+  if (value instanceof Map) value = Object.fromEntries(value)
+  if (value[Symbol.iterator]) {
+    const parts = []
+    for (const each of value) {
+      if (left < 0) break
+      parts.push(part(() => each, inside))
+    }
+    return `[${parts.filter((each) => each).join()}]`
+  }
+  // Not one that a library gave to all objects.
+  if (typeof value.toJSON === 'function' && value.toJSON !== Object.prototype.toJSON) {
+    return written(value.toJSON(), inside)
+  }
+  const members = []
+  for (const name of Object.keys(value)) {
+    const text = part(() => value[name], inside)
+    if (text) members.push(`${quote(name)}:${text}`)
+  }
+  return `{${members.join()}}`
+}

@@ -1,0 +1,1 @@
+"""The browser client in Chromium and Firefox against a daemon."""
