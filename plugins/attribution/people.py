@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ingestd.api.store import State, key_digest, state_key
+from ingestd.api.store import State, key_digest, state_key, tenant_digest
 
 from .marks import DecidedOrder, Order, entry_life
 from .record_size import MAX_CREDITED, bounded, encode, user_id
@@ -23,7 +23,8 @@ VISITOR, USER, CREDITED = "attribution-visitor-id", "attribution-user-id", "attr
 
 _MAX_CREDITED = 200  # touchpoints of a visitor
 
-_decode_id = msgspec.json.Decoder(tuple[str, str]).decode
+_TAG = len(tenant_digest(""))  # characters before the value, so that a copy to other partitions finds the tenant
+_decode_pair = msgspec.json.Decoder(tuple[str, str]).decode
 _decode_touchpoint = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -81,7 +82,7 @@ class People:
         known = await self._state.get(key)
         if known is not None:
             generation = _decode_id(known)[1]
-        await self._state.put(key, encode((text, generation)).decode(), life)
+        await self._state.put(key, f"{tenant_digest(tenant)}{encode((text, generation)).decode()}", life)
         return f"{key_digest(tenant, text)}:{generation}"
 
     async def of(self, mark: DecidedOrder) -> Whom:
@@ -116,3 +117,8 @@ class People:
             if touchpoint["eventId"] == event_id:
                 return touchpoint
         return {"eventId": event_id}
+
+
+def _decode_id(value: str) -> tuple[str, str]:
+    """The id and its generation."""
+    return _decode_pair(value[_TAG:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestd.api.store import State, state_key
+from ingestd.api.store import State, state_key, tenant_digest
 
 from .marks import Order
 
@@ -28,14 +28,16 @@ class PublicOrders:
         Without an id the order counts for nobody, because many visitors may have sent it.
         """
         counts = []
+        tag = tenant_digest(order.tenant)  # so that a copy to other partitions finds the tenant
         for kind, text, most in (("visitor", anonymous_id, MAX_OF_VISITOR), ("user", user_id, MAX_OF_USER)):
             if text is not None:
                 day = order.received_at // _DAY
                 key = state_key(f"attribution-public-{kind}", order.tenant, f"{day}:{text}")
-                count = int(await self._state.get(key) or 0)
+                known = await self._state.get(key)
+                count = 0 if known is None else int(known.removeprefix(tag))
                 if count >= most:
                     return False
                 counts.append((key, count))
         for key, count in counts:
-            await self._state.put(key, str(count + 1), _LIFE)
+            await self._state.put(key, f"{tag}{count + 1}", _LIFE)
         return True
