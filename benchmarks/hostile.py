@@ -46,6 +46,7 @@ ATTEMPTS = 3
 CROWDS = (4, 12, 64)
 """Numbers of attacking connections."""
 IN_CROWDS = {
+    "1 MiB in chunks of a byte",
     "an object of 130,000 members",
     "a batch of 1,000 page views",
     "a batch of an SDK of 2,500 pages",
