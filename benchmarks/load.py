@@ -64,7 +64,17 @@ def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Lo
     sinks and other consumers. They have finished when this returns.
     """
     cpu = server.cpu_seconds()
-    command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "-s", str(HERE / "post.lua")]
+    # wrk counts an answer that comes after its timeout of two seconds as failed, even if it is a 200.
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{what.connections}",
+        f"-d{seconds:g}s",
+        "--timeout",
+        "30s",
+        "-s",
+        str(HERE / "post.lua"),
+    ]
     bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
     arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
     arguments += map(str, (what.visitors, what.visit, what.at_once, what.sent))

@@ -339,7 +339,7 @@ class Server:
         """Answer open requests, and new ones on open connections, within the limit. Accept no new connections."""
         options = self._generation.config.http
         log.info("shutting down: answering %d open requests", len(ingest.active))
-        ingest.draining = True
+        ingest.drain()
         if own_socket:  # connections in the queue of a passed socket wait for the next daemon
             public.accept_queued()
         public.stop()

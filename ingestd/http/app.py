@@ -15,6 +15,7 @@ from ingestd.pipeline.responses import problem
 
 from .access_log import AccessLog
 from .client_connection import ClientConnection
+from .held_back import HeldBack
 from .ingest import Exchange
 from .routes import BASE_PATH
 from .settings import RequestSettings
@@ -41,11 +42,17 @@ class Ingest:
         self.active: set[Exchange] = set()
         """Requests that have begun and have no answer yet."""
         self.tasks = RequestTasks()
+        self.held_back = HeldBack()
         self.draining = False
         """Whether the daemon is shutting down. Each answer then ends its connection, with `Connection: close`."""
 
     def start_request(self, connection: ClientConnection) -> Exchange:
         return Exchange(self, connection)
+
+    def drain(self) -> None:
+        """End each connection with its next answer, and hold none back."""
+        self.draining = True
+        self.held_back.send_all()
 
     def refusal(self, refused: Refused) -> bytes:
         """The whole answer to a connection without a readable request. Its CORS headers assume no `Origin`."""

@@ -32,6 +32,8 @@ enumeration.)
 class _Refusing(Protocol):
     def refuse(self, refused: Refused) -> None: ...
 
+    def hold_back(self, send: Callable[[], None]) -> bool: ...
+
 
 class Client(ABC):
     def __init__(self, connections: Connections, origin: Hashable) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
@@ -16,7 +16,7 @@ from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
 from ingestd.observability.live import Arrival, Source
-from ingestd.pipeline.handler import HELD_BACK, SMALL
+from ingestd.pipeline.handler import SMALL
 from ingestd.pipeline.responses import Answer, problem
 
 from .body import decode_body, too_large
@@ -120,11 +120,7 @@ class Exchange:
             or self._foreign
             or self._size > self._limit
         ):
-            if self._size > SMALL and self._settings.pipeline.pace.is_beside_singles():
-                self._client.release(sum(map(len, self._chunks)))
-                self._chunks = []
-                asyncio.get_running_loop().call_later(HELD_BACK, self._answer_without_pipeline)
-            else:
+            if self._size <= SMALL or not self.hold_back(self._answer_without_pipeline):
                 self._answer_without_pipeline()
         else:
             self._kept = self._size
@@ -136,7 +132,16 @@ class Exchange:
         self._answered = True
         self._ingest.active.discard(self)
 
-    # Requests that are not read to their end
+    # Requests that are not read to their end, or not handled
+
+    def hold_back(self, send: Callable[[], None]) -> bool:
+        """If single events come, free the body and call `send` a second later. Returns whether it will be called."""
+        if self._answered or not self._settings.pipeline.pace.is_beside_singles():
+            return False
+        self._client.release(sum(map(len, self._chunks)))
+        self._chunks = []
+        self._ingest.held_back.add(send)
+        return True
 
     def refuse(self, refused: Refused) -> None:
         """Answer a request that the connection does not read to its end."""
@@ -194,9 +199,9 @@ class Exchange:
 
     def _give(self, answer: Answer) -> None:
         self._client.connections.done_with(self._kept)
-        if answer.after:
+        if answer.late:
             self._chunks = []
-            asyncio.get_running_loop().call_later(answer.after, self._write_given, answer)
+            self._ingest.held_back.add(partial(self._write_given, answer))
         else:
             self._write_given(answer)
 

@@ -46,13 +46,11 @@ from .resolver import Resolved
 from .responses import Answer, problem
 from .room import NoRoom, Place
 
-__all__ = ["HELD_BACK", "SMALL", "Pipeline"]
+__all__ = ["SMALL", "Pipeline"]
 
 _UNKNOWN = Sent()
 SMALL = 8 << 10
 """Bytes of a body that takes no longer than a usual event."""
-HELD_BACK = 1.0
-"""Seconds until the refusal of a long request is sent: its sender would send the next one at once."""
 
 
 class Pipeline:
@@ -341,7 +339,7 @@ class Pipeline:
         if isinstance(error, NoRoom):
             self._metrics.batch_refused(error.by)
         if isinstance(error, NoRoom) or (_is_long(request) and self.pace.is_beside_singles()):
-            answer = msgspec.structs.replace(answer, after=HELD_BACK)
+            answer = msgspec.structs.replace(answer, late=True)
         give(answer)
         if self.live.watched:
             source = _source(request, several=request.batch or request.events > 1)

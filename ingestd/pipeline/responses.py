@@ -24,7 +24,7 @@ MOST_PROBLEMS = 64 * 1024
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code.
 
-    `after` is the time in seconds until the answer is sent.
+    `late`: it is sent a second late.
     """
 
     status: int
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     retry_after: int | None = None
     allow: str | None = None
     code: str = ""
-    after: float = 0.0
+    late: bool = False
 
     @property
     def content_type(self) -> str:

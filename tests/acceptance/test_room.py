@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Reply, Shop, sign
+from tests.support.rawhttp import Client, chunked, event, head, post
 from tests.support.redis_server import redis_server
 from tests.support.redis_shop import RedisShop
 
@@ -121,3 +122,26 @@ def test_batches_that_wait_are_answered_through_a_reload_and_a_shutdown(tmp_path
     assert {reply.status for reply in answers} <= {200, 503}
     assert stored > 2
     assert len(shop.stored()) == stored * 1000 + 1
+
+
+def test_refusals_that_are_held_back_keep_their_order_and_outlive_a_shutdown(tmp_path: Path, http_server: str) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
+    many_chunks = head("guess", "Transfer-Encoding: chunked") + chunked(*[b"["] * 20_000)
+    elsewhere = post("guess", b" " * 100_000, path="/elsewhere")
+    requests = many_chunks, elsewhere, post("guess", b" " * 100_000), many_chunks
+    with Daemon(shop.config) as daemon:
+        clients = [Client(daemon.port) for _ in requests]
+        assert daemon.post("/track", PAGE, shop.public.id).status == 200
+        clients[0].send(elsewhere + post(shop.public.id, event()))
+        assert [clients[0].reply().status for _ in range(2)] == [404, 200]
+        for client, request in zip(clients, requests, strict=True):
+            client.send(request)
+        clients[0].finish_sending()
+        clients[3].vanish()
+        assert daemon.post("/track", PAGE, shop.public.id).status == 200
+        assert daemon.terminate() == 0
+        statuses = [[reply.status for reply in client.end()] for client in clients[:3]]
+    for client in clients:
+        client.close()
+    assert statuses == [[400], [404], [401]]
+    assert len(shop.stored()) == 3

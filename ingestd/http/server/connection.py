@@ -139,12 +139,22 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             else:
                 self._read_head()
         except (Malformed, HTTPInputError):
-            self.refuse(malformed(), Refusal.MALFORMED)
+            self._refuse_malformed()
         except LongName:
             self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
         except Exception:
             log.exception("a request could not be passed to its handler")
             self.close()
+
+    def _refuse_malformed(self) -> None:
+        """Refuse a malformed head at once, and a malformed body late, since its chunks and its connection cost more."""
+        if not self._holding and self.exchange is not None and self.exchange.hold_back(self._refuse_malformed):
+            self._holding = True
+            self._rest = b""
+            self.release(self.received)
+            self._stop_reading()
+        elif self.phase != "end":
+            self.refuse(malformed(), Refusal.MALFORMED)
 
     def _read_head(self) -> None:
         data = self._rest
