@@ -57,8 +57,8 @@ _decode_erasure = msgspec.json.Decoder(_Erasure).decode
 class KnownRecords:
     """Digests of record ids, messages and forgotten persons, on disk.
 
-    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position,
-    and any other has 0.
+    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position
+    until the import has met it, and any other has 0.
     """
 
     def __init__(self) -> None:
@@ -118,15 +118,10 @@ class KnownRecords:
         found = [self._find(_digest(kind, tenant, name)) for kind, name in kinds if name is not None]
         return any(erased_at is not None and at <= erased_at for erased_at in found)
 
-    def add(
-        self, record_id: str, message: tuple[str, str] | None = None, at: int = 0, *, lacks_state: bool = False
-    ) -> None:
-        """`message` is the tenant and the id of the message, which was received `at` that time.
-
-        The position of a record that lacks state is unknown here.
-        """
+    def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
+        """`message` is the tenant and the id of the message, which was received `at` that time."""
         of_message = [(_of_message(*message), at)] if message is not None else []
-        self._add([(_of_id(record_id), int(lacks_state)), *of_message])
+        self._add([(_of_id(record_id), 0), *of_message])
 
     def add_erasure(self, record: Record) -> None:
         """Note the persons of an erasure. Any other record changes nothing."""
