@@ -13,13 +13,15 @@ def main() -> int:
     # Most objects of a start are modules, which stay. Searching them for garbage would add half the time of a start,
     # and another fifth at the end.
     gc.set_threshold(500_000)
-    from ingestd.api.output import prepare
-
-    prepare()
-    from ingestd.cli.main import main as run
-
     try:
+        from ingestd.api.output import prepare
+
+        prepare()
+        from ingestd.cli.main import main as run
+
         return run()
+    except KeyboardInterrupt:  # while modules are imported, which takes seconds on a busy machine
+        return 130
     finally:
         gc.freeze()
 

@@ -32,11 +32,17 @@ class Step:
     Either all of a step happens or nothing. So a consumer derives each record exactly once.
     """
 
-    __slots__ = ("_give_way", "buffered", "committed", "done", "flushed", "records", "rewound", "state")
+    __slots__ = ("_give_way", "_journal", "buffered", "committed", "done", "flushed", "records", "rewound", "state")
 
-    def __init__(self, state: State, give_way: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        state: State,
+        give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        journal: Journal | None = None,
+    ) -> None:
         self.state = state
         self._give_way = give_way
+        self._journal = journal
         self.records: list[Record] = []
         self.done: int | None = None
         """The number of records, from the first, that the step has processed; None: all.
@@ -58,6 +64,11 @@ class Step:
     def append(self, record: Record) -> None:
         """Append a record to the journal with this step."""
         self.records.append(record)
+
+    async def read_again(self, record: Record) -> Record:
+        """The record as the journal has it now: `ingestd forget` may have blanked it while the step was at work."""
+        read = () if self._journal is None else await self._journal.read(record.position - 1, 1)
+        return read[0] if read and read[0].position == record.position else record
 
     async def give_way(self, seconds: float = 0.0) -> None:
         """Yield the event loop to other tasks for one turn, or for `seconds`. Long work must await it every few 0.1 ms.

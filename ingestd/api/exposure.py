@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from .domains import ip_address
 
@@ -10,12 +10,17 @@ __all__ = ["has_credentials", "is_local", "password_in_clear", "remote_host"]
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine: an empty one, the path of a Unix socket, localhost, a loopback address."""
-    name = host.lower().removesuffix(".")
+    """Whether a host is this machine: an empty one, the path of a Unix socket, localhost, a loopback address.
+
+    A host may be percent-encoded, as in a URL. An IPv6 address may have brackets. No name is looked up.
+    """
+    name = unquote(host).lower().removesuffix(".")
     if not name or name.startswith("/") or name == "localhost" or name.endswith(".localhost"):
         return True
-    address = ip_address(name)
-    return address is not None and address.is_loopback
+    address = ip_address(name) or ip_address(f"[{name}]")
+    if address is None:
+        return False
+    return ((address.version == 6 and address.ipv4_mapped) or address).is_loopback
 
 
 def remote_host(url: str) -> str | None:

@@ -371,7 +371,7 @@ class Runner:
             await _to_the_end(committing)
 
     def _new_step(self) -> Step:
-        return Step(self._store.begin(self._now(), step=True), self._give_way)
+        return Step(self._store.begin(self._now(), step=True), self._give_way, self._journal)
 
     def _keep_buffered(self, count: int) -> None:
         done, self._in_hand = self._in_hand[:count], self._in_hand[count:]

@@ -182,7 +182,7 @@ class BufferedSinkConsumer(SinkConsumer):
             buffer.is_durable = True
         self._failures = 0
         progress = await self._progress(step.state, buffer.first - 1)
-        letters = await self._add_to(progress, step.state, buffer.delivered, buffer.filtered, buffer.given_up)
+        letters = await self._add_to(progress, step, buffer.delivered, buffer.filtered, buffer.given_up)
         step.flushed = buffer.last
         step.committed = lambda: self._flushed(buffer, progress, letters)
 

@@ -51,6 +51,7 @@ PREFIX = "sink:"
 
 _T = TypeVar("_T")
 
+_BLANK = b'"erased":true'
 _LOOK = 0.4  # seconds between two looks for commands
 _DISCARDED = 1000  # dead letters discarded in one step
 _LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
@@ -219,24 +220,24 @@ class SinkConsumer(Consumer):
 
     async def _commit_result(self, result: StepResult, step: Step) -> None:
         progress = await self._progress(step.state, result.records[0].position - 1)
-        letters = await self._add_to(progress, step.state, result.delivered, result.filtered, result.given_up)
+        letters = await self._add_to(progress, step, result.delivered, result.filtered, result.given_up)
         step.done = result.done
         step.committed = lambda: self._committed(progress, letters, result)
 
     async def _add_to(
         self,
         progress: Progress,
-        state: State,
+        step: Step,
         delivered: int,
         filtered: int,
         given_up: Sequence[tuple[Record, GivenUp]],
     ) -> list[DeadLetter]:
         """Store the end of some records, and return their dead letters."""
-        letters = [await self._bury(state, progress, *each) for each in given_up]
+        letters = [await self._bury(step, progress, *each) for each in given_up]
         progress.delivered += delivered
         progress.given_up += len(letters)
         progress.filtered += filtered
-        await save_progress(state, self.sink.name, progress)
+        await save_progress(step.state, self.sink.name, progress)
         return letters
 
     async def _is_planned(self, records: Sequence[Record], step: Step) -> bool:
@@ -361,7 +362,7 @@ class SinkConsumer(Consumer):
             progress.replayed += written.done - len(written.given_up) - len(written.left_out)
             progress.given_up_again += len(written.given_up)
             for index, given_up in written.given_up.items():
-                letters.append(await self._bury(step.state, progress, wanted[index], given_up))
+                letters.append(await self._bury(step, progress, wanted[index], given_up))
         if progress.at >= last:
             _finish(progress, command)
         return letters
@@ -418,7 +419,10 @@ class SinkConsumer(Consumer):
         await remove_letter(state, self.sink.name, letter.number)
         await add_letter_bytes(state, self.sink.name, -letter.size)
 
-    async def _bury(self, state: State, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
+    async def _bury(self, step: Step, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
+        state, present = step.state, await step.read_again(record)
+        if present.body != record.body and _BLANK in present.body:
+            record, given_up = present, given_up._replace(reason=REMOVED)
         progress.letters += 1
         size = await load_letter_bytes(state, self.sink.name) or 0
         letter = make_letter(

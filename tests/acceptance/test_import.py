@@ -205,7 +205,7 @@ def test_state_can_be_made_later(tmp_path: Path, store: str, *, beside: bool) ->
         with running(shop, beside=beside):
             told = import_(shop, *files, *TENANT)
             assert (told["ordersNotAttributed"], told["eventsWithoutSession"]) == (300, 600)
-            assert import_(shop, *files, *TENANT)["ordersNotAttributed"] == 300
+            assert import_(shop, *files, *files, *TENANT)["ordersNotAttributed"] == 300
         with running(shop, beside=beside):
             told = import_(shop, *files, *TENANT, "--state")
             assert told["counts"] == {"completed": 600}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,20 @@ def test_ctrl_c_says_how_far_it_came_and_a_second_run_goes_on(tmp_path: Path, st
         assert b"Traceback" not in err
         told = import_(shop, file, *TENANT, "--state")
         assert told["counts"] == {"imported": len(records) - stored, "duplicate": stored}
+
+
+def test_ctrl_c_during_the_start_is_quiet() -> None:
+    """The process interrupts itself, so the moment is certain."""
+    program = (
+        "import sys, os, signal, builtins; real = builtins.__import__\n"
+        "def patched(name, *rest):\n"
+        "    if name == 'ingestd.cli.main': os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = patched\n"
+        "from ingestd.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_an_import_waits_while_the_journal_is_full(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -97,6 +98,8 @@ class Shelf:
     """Whether it takes batches without returning from `write`."""
     tried: int = 0
     free: asyncio.Event = field(default_factory=asyncio.Event)
+    refused_later: asyncio.Event | None = None
+    """The event for which it waits before it refuses."""
 
     def release(self) -> None:
         self.stuck = False
@@ -124,6 +127,8 @@ class ShelfSink(Sink):
             raise ConnectionError("nobody is there")
         reasons = {index: f"no {position}" for index, position in enumerate(positions) if position in shelf.refused}
         if reasons:
+            if shelf.refused_later is not None:
+                await shelf.refused_later.wait()
             raise SinkReject(reasons)
         if shelf.poison & {*positions}:
             raise KeyError("price")
@@ -316,6 +321,24 @@ class Sinks:
             assert {*shelf.taken} == {*range(1, 16)} - {2, 3, 6, 10, 11}
             assert (consumer.delivered, consumer.given_up, status.processed) == (7, 5, 12)
             await assert_nothing_is_missing(backend, shelf)
+
+    async def test_a_record_that_is_blanked_while_the_sink_refuses_it_becomes_a_blank_letter(self) -> None:
+        shelf = Shelf(refused={2, 3}, stuck=True)
+        async with self.backend() as backend:
+            await append(backend, view(3))
+            async with daemon(backend, shelf, options(most=1)):
+                await until(lambda: shelf.taken == [1])
+                shelf.refused_later = asyncio.Event()
+                shelf.release()
+                await until(lambda: shelf.tried == 2)
+                theirs = (await backend.journal.read(1, 1))[0]
+                blank = {**theirs.decode(), "anonymousId": None, "erased": True}
+                await backend.journal.replace([(theirs, msgspec.json.encode(blank))])
+                shelf.refused_later.set()
+                await at_rest(backend)
+            letters = await letters_of(backend)
+            assert [letter.reason for letter in letters] == ["removed by ingestd forget", "no 3"]
+            assert letters[0].to_record().decode() == blank
 
     async def test_beyond_their_bound_letters_are_without_their_records_which_the_journal_has(self) -> None:
         shelf = Shelf(refused={*range(1, 7)})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingestd.api.events import Record
 from ingestd.api.exposure import is_local
 from ingestd.api.options import read_options
 from ingestd.api.sink import Sink
+from ingestd.cli.check.risks import sink_risks
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.nats import NatsSink
@@ -17,6 +20,15 @@ from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.plugins.sinks.webhook import WebhookSink
+
+
+class Faulty(Sink):
+    async def write(self, batch: Sequence[Record]) -> None:
+        raise NotImplementedError
+
+    def risks(self) -> Sequence[str]:
+        raise RuntimeError("no idea")
+
 
 PASSWORD = "geheim-0123456789"
 REMOTE: list[tuple[type[Sink], dict[str, Any], str | None]] = [
@@ -84,4 +96,12 @@ def test_nobody_is_on_the_way_to_this_machine(
 
 def test_this_machine_has_many_names() -> None:
     assert all(map(is_local, ["", "localhost", "LOCALHOST.", "a.localhost", "127.8.9.1", "[::1]", "/run/postgresql"]))
+    assert all(map(is_local, ["::1", "[::ffff:127.0.0.1]", "%2Frun%2Fpostgresql"]))
     assert not any(map(is_local, ["db", "10.0.0.1", "0.0.0.0", "[::2]", "localhost.example", "127.0.0.1.example"]))
+    assert not any(map(is_local, ["::2", "[::ffff:10.0.0.1]", "%2e%2e"]))
+
+
+def test_a_sink_that_cannot_tell_its_risks_is_a_warning() -> None:
+    (found,) = sink_risks(Faulty("x", Faulty.Options()))
+    assert (found.name, found.status) == ("x", "warning")
+    assert "no idea" in found.text

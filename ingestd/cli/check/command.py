@@ -33,7 +33,7 @@ from ingestd.validation.validator import Validator
 
 from .config_faults import every_fault
 from .report import Report
-from .risks import show_risks, url_risks
+from .risks import show_risks, sink_risks, url_risks
 from .store import look_at_store
 
 __all__ = ["check", "refuse"]
@@ -52,8 +52,8 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     faulty = {PREFIX + finding.name for finding in faults}
     report.add("store", show_risks(url_risks(config)))
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
-    risks = [risk for consumer in sinks for risk in consumer.sink.risks()]
-    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks)), *show_risks(risks)])
+    risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
+    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks)), *risks])
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])
     _print(report, as_json=arguments.json)

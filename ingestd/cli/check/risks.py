@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ingestd.api.check_result import CheckResult
 from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.sink import Sink
 from ingestd.config import Config
 
-__all__ = ["show_risks", "url_risks"]
+__all__ = ["show_risks", "sink_risks", "url_risks"]
 
 _WITH_TLS = {"https", "rediss", "tls"}
 
@@ -24,3 +25,11 @@ def show_risks(risks: Iterable[str]) -> Iterator[CheckResult]:
     for risk in risks:
         option, _, text = risk.partition(": ")
         yield CheckResult(option, text, "warning")
+
+
+def sink_risks(sink: Sink) -> Sequence[CheckResult]:
+    """The risks of a sink. A plugin may raise anything, which stops no start, and so is a warning too."""
+    try:
+        return [*show_risks(sink.risks())]
+    except Exception as error:  # noqa: BLE001
+        return [CheckResult(sink.name, f"its risks could not be read: {error!r}", "warning")]

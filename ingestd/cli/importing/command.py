@@ -28,6 +28,7 @@ from ingestd.validation.validator import Validator
 from .fault_report import FaultReport
 from .file_form import intake_of
 from .folders import find_files
+from .former_copies import FormerCopies
 from .importer import Importer, chunks
 from .interruption import Interrupted, Interruption
 from .known_records import KnownRecords
@@ -99,7 +100,9 @@ async def _import(
                     await _ensure_cursors(journal, config, plugins)
             # So that an event is stored once, however often it is imported.
             with closing(KnownRecords()) as known:
-                await _learn(known, journals, interruption, quiet=arguments.json)
+                former = await _learn(known, journals, interruption, quiet=arguments.json)
+                if not arguments.dry_run:
+                    await former.mark()
                 processor_of = _processors(plugins, backends)
                 importer = Importer(reader, processor_of, known, tally, fault=faults.add, dry_run=arguments.dry_run)
                 room = Room(journals, config)
@@ -175,7 +178,11 @@ class _ImportDaemon(CommandDaemon):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _learn(known: KnownRecords, journals: Sequence[Journal], interruption: Interruption, *, quiet: bool) -> None:
+async def _learn(
+    known: KnownRecords, journals: Sequence[Journal], interruption: Interruption, *, quiet: bool
+) -> FormerCopies:
+    """Learn the records of the journals. Returns the copies that an interrupted import has left unmarked."""
+    former = FormerCopies()
     extents = [await journal.extent() for journal in journals]
     bar = ProgressBar(
         sum(extent.last - extent.first + 1 for extent in extents), "records of the journal read", quiet=quiet
@@ -188,5 +195,7 @@ async def _learn(known: KnownRecords, journals: Sequence[Journal], interruption:
 
     with closing(bar):
         for journal, extent in zip(journals, extents, strict=True):
-            await known.read(journal, show)
+            for position in await known.read(journal, show):
+                former.add(journal, position)
             before += extent.last - extent.first + 1
+    return former

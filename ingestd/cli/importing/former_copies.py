@@ -17,7 +17,7 @@ __all__ = ["FormerCopies"]
 class FormerCopies:
     """Marks former copies in the journal, so that exports have each record once, as it was stored last.
 
-    An import that ends before that leaves both copies. They have the same id.
+    An import that ends before that leaves both copies, which the next one marks.
     """
 
     def __init__(self) -> None:

@@ -102,6 +102,8 @@ class Importer:
         known, counts, changes_state = self._known, self._tally.counts, self._reader.changes_state
         if item.content is None:
             counts["dropped" if item.type in {"event", "identify"} else "derived"] += 1
+            if item.cause is not None and (history := known.without_state(item.id)) and self._is_counted(item.cause):
+                self._former.add(self._processor_of(item.tenant).journal, history)
             return None
         former = known.without_state(item.id)
         if former and changes_state:
@@ -110,14 +112,19 @@ class Importer:
             counts["duplicate"] += 1
             if former:
                 self._tally.missing(item)
+                known.add(item.id)  # further copies of the line miss nothing more
             return None
         if item.person is not None and known.has_forgotten(*item.person, item.received_at):
             counts["forgotten"] += 1
             return None
-        known.add(item.id, item.message, item.received_at, lacks_state=not changes_state)
+        known.add(item.id, item.message, item.received_at)
         if isinstance(item.content, Record):
             known.add_erasure(item.content)
         return item
+
+    def _is_counted(self, record_id: str) -> bool:
+        """Whether the journal has the record with state, or this import has stored it so."""
+        return self._known.without_state(record_id) == 0
 
     def _has_message(self, item: Item) -> bool:
         """Whether the journal has the message. A shop may use its id again for another event, a day later."""

@@ -57,13 +57,14 @@ _decode_erasure = msgspec.json.Decoder(_Erasure).decode
 class KnownRecords:
     """Digests of record ids, messages and forgotten persons, on disk.
 
-    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position,
-    and any other has 0.
+    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position
+    until the import has met it, and any other has 0.
     """
 
     def __init__(self) -> None:
         self._new: dict[bytes, int] = {}
         """Digests that are not in the database yet: writing many at once is fastest."""
+        self._some_lack_state = False
         self._database = sqlite3.connect("")
         self._database.executescript(
             f"PRAGMA cache_size = -{_CACHE}; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
@@ -73,21 +74,31 @@ class KnownRecords:
     def close(self) -> None:
         self._database.close()
 
-    async def read(self, journal: Journal, show: Callable[[int], None]) -> None:
-        """Learn all records of the journal. `show` gets the positions that were reached."""
+    async def read(self, journal: Journal, show: Callable[[int], None]) -> list[int]:
+        """Learn all records of the journal. `show` gets the positions that were reached.
+
+        Returns the positions of records without state of which the journal has a later copy with state.
+        """
+        former: list[int] = []
         after, last = 0, await journal.last()
         while after < last and (records := await journal.read(after, _PAGE)):
-            self._add(self._digests(records))
+            self._add(self._digests(records, former))
             for record in records:
                 self.add_erasure(record)
             after = records[-1].position
             show(after)
+        return former
 
-    def _digests(self, records: Iterable[Record]) -> Iterable[tuple[bytes, int]]:
+    def _digests(self, records: Iterable[Record], former: list[int]) -> Iterable[tuple[bytes, int]]:
         for record in records:
             head = _head(record.body)
             if isinstance(head.id, str):
-                yield _of_id(head.id), record.position if head.lacks_state else 0
+                digest, position = _of_id(head.id), record.position if head.lacks_state else 0
+                if position:
+                    self._some_lack_state = True
+                elif self._some_lack_state and (earlier := self._find(digest)):
+                    former.append(earlier)
+                yield digest, position
             if isinstance(head.message_id, str) and isinstance(head.tenant, str):
                 at = parse_time(head.received_at) if isinstance(head.received_at, str) else None
                 yield _of_message(head.tenant, head.message_id), at or 0
@@ -118,15 +129,10 @@ class KnownRecords:
         found = [self._find(_digest(kind, tenant, name)) for kind, name in kinds if name is not None]
         return any(erased_at is not None and at <= erased_at for erased_at in found)
 
-    def add(
-        self, record_id: str, message: tuple[str, str] | None = None, at: int = 0, *, lacks_state: bool = False
-    ) -> None:
-        """`message` is the tenant and the id of the message, which was received `at` that time.
-
-        The position of a record that lacks state is unknown here.
-        """
+    def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
+        """`message` is the tenant and the id of the message, which was received `at` that time."""
         of_message = [(_of_message(*message), at)] if message is not None else []
-        self._add([(_of_id(record_id), int(lacks_state)), *of_message])
+        self._add([(_of_id(record_id), 0), *of_message])
 
     def add_erasure(self, record: Record) -> None:
         """Note the persons of an erasure. Any other record changes nothing."""

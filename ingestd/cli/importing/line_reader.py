@@ -56,6 +56,8 @@ class Item(NamedTuple):
     """The tenant, the anonymousId and the userId. None if the record is about nobody, or about a person's erasure."""
     former: int = 0
     """The position at which the journal has it without state; 0 if it is new."""
+    cause: str | None = None
+    """The id of the event from which attribution derives it again."""
 
     @property
     def is_order(self) -> bool:
@@ -166,9 +168,8 @@ class LineReader:
         name = "erasedAt" if type_ == "erasure" else "decidedAt"
         decided_at = instant(f"/{name}", line[name], self.now)
         if self.changes_state and type_ != "erasure":
-            return Item(
-                form.id, form.tenant, type_, None
-            )  # attribution derives it from the imported events, with the same id
+            # Attribution derives it from the imported events, with the same id.
+            return Item(form.id, form.tenant, type_, None, cause=line.get("orderEventId") or line.get("cause"))
         person = (form.tenant, form.anonymous_id, form.user_id) if isinstance(form, Attribution) else None
         record = self._marked(line, ImportMark())
         return Item(form.id, form.tenant, type_, record, received_at=decided_at, person=person)
