@@ -31,6 +31,10 @@ def _numbers(size: int) -> str:
     return "[" + ",".join("0" * max(1, size // 2 - 1)) + "]" if size > 3 else "0"
 
 
+def _decimals(size: int) -> str:
+    return "[" + ",".join(["19.95"] * max(1, (size - 1) // 6)) + "]" if size > 7 else "0"
+
+
 def _text(size: int) -> str:
     return json.dumps("x" * (size - 2))
 
@@ -41,6 +45,10 @@ def _objects(size: int) -> str:
 
 def _members(size: int) -> str:
     return "{" + ",".join(f'"{number:03d}":0' for number in range(size // 8)) + "}" if size > 9 else "0"
+
+
+def _products(size: int) -> str:
+    return "[" + ",".join(['{"price":1}'] * (size // 12)) + "]" if size > 14 else "0"
 
 
 def _nested(size: int) -> str:
@@ -90,8 +98,13 @@ def _own(key: str, data: Any, filler: Callable[[int], str] = _numbers) -> tuple[
     return _event(key, data), filler, OWN, True
 
 
-def _message(**members: Any) -> tuple[Any, ...]:
-    return _same(json.dumps(members, separators=(",", ":"))), _text, SDK
+def _message(filler: Callable[[int], str] = _text, **members: Any) -> tuple[Any, ...]:
+    return _same(json.dumps(members, separators=(",", ":"))), filler, SDK
+
+
+def _order(products: Sequence[Any], filler: Callable[[int], str] = _text) -> tuple[Any, ...]:
+    """An order of an SDK."""
+    return _message(filler, type="track", event="Order Completed", anonymousId="a", properties={"products": products})
 
 
 def _page(data: str) -> Callable[[int], str | bytes]:
@@ -113,6 +126,9 @@ KINDS: Sequence[Kind] = (
     Kind("1,000 faults", _event("Order Completed", {"products": [0] * 1000})),
     Kind("300 wrong prices", _event("Order Completed", {"products": [{"price": ""}] * 300}), _objects),
     Kind("a fault behind 1,000 products", _event("Order Completed", {"products": [{}] * 1000 + [0]}), _objects),
+    Kind("a context of 2,000 numbers", _event("Page View", {}, context={"campaign": {"source": [0] * 2000}})),
+    Kind("a context of 500 objects", _event("Page View", {}, context={"page": {"url": [{}] * 500}}), _objects),
+    Kind("numbers near the limit", _event("Order Completed", [1e308] * 500), _decimals),
     Kind("a text for data", _event("Order Completed", "x" * 3000), _text),
     Kind("a long visitor", _event("Page View", {}, anonymousId="x" * 3000), _text),
     Kind("an unknown key", _event("Produc Adde to Wishlist", {}), _text),
@@ -146,10 +162,10 @@ KINDS: Sequence[Kind] = (
     Kind("no group, by an SDK", *_message(type="group", anonymousId="a")),
     Kind("an unknown name, by an SDK", *_message(type="track", event="Produc Adde to Wishlist", anonymousId="a")),
     Kind("a long unknown name, by an SDK", *_message(type="track", event="X " * 700, anonymousId="a")),
-    Kind(
-        "50 faults, by an SDK",
-        *_message(type="track", event="Order Completed", anonymousId="a", properties={"products": [0] * 50}),
-    ),
+    Kind("50 faults, by an SDK", *_order([0] * 50)),
+    Kind("1,000 prices as text and a fault, by an SDK", *_order([{"price": "1"}] * 1000 + [0], _products)),
+    Kind("prices of 4,000 digits as text, by an SDK", *_order([{"price": "1" * 4000}] * 10 + [0])),
+    Kind("numbers near the limit, by an SDK", *_order([1e308] * 300, _decimals)),
 )  # fmt: skip
 
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {

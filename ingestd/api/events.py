@@ -13,6 +13,7 @@ import msgspec
 from .errors import TooLarge
 from .ids import time_uuid
 from .imported import Imported, import_mark, original_time
+from .json_text import decode_json
 from .times import format_time
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none
 
     def decode(self) -> dict[str, Any]:
         """The JSON object as Python values."""
-        value: dict[str, Any] = msgspec.json.decode(self.body)
+        value: dict[str, Any] = decode_json(self.body)
         return value
 
     def received_at(self) -> int:
@@ -375,7 +376,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):  # many live long, and none
         try:
             return _decode_envelope(self.body)
         except msgspec.DecodeError:  # the record of a plugin, in which a name has another meaning
-            value = msgspec.json.decode(self.body)
+            value = decode_json(self.body)
         if not isinstance(value, dict):
             return Envelope()
         known = {field.encode_name: field.name for field in msgspec.structs.fields(Envelope)}

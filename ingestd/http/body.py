@@ -14,7 +14,7 @@ MOST_BODY = 1 << 62
 _GZIP = 16 + zlib.MAX_WBITS
 _MAGIC = b"\x1f\x8b"  # the first bytes of each member
 _FIRST_STEP = 256  # bytes: a small member fits
-_MEMBERS = 1000  # members that any body may have
+_MEMBERS = 200  # members that any body may have: a millisecond is for a request whose sender is not known yet
 _BYTES_OF_MEMBER = 2048  # bytes of a body that allow one more: a member takes more than a microsecond
 
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 from ingestd.api.errors import TooLarge
 from ingestd.api.events import Principal, Request
 from ingestd.api.intake import Intake
+from ingestd.api.json_text import decode_json
 from ingestd.validation.validator import UNREADABLE, check_depth, unreadable
 
 from .batch_parser import BatchParser
@@ -181,7 +182,7 @@ def _decode(envelope: Mapping[str, Raw]) -> Mapping[str, Any]:
         if len(text) > _MAX_MEMBER:
             raise TooLarge(f"The member {name} of the batch is larger than {_MAX_MEMBER} bytes.")
         try:
-            decoded[name] = msgspec.json.decode(text)
+            decoded[name] = decode_json(text)
         except UNREADABLE as error:
             raise unreadable(error, text) from None
         check_depth(decoded[name])

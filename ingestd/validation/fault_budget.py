@@ -1,4 +1,4 @@
-"""The price of faults: how many of a request's values are explained, and how many names are suggested.
+"""The price of faults: how many of a request's values are explained, searched for numbers, and names suggested.
 
 To explain a fault takes ten times as long as to find that there is one. So the first values of a request are explained
 whole, and behind them each event gets its first fault. A request of one event has the same budget as a batch.
@@ -16,6 +16,7 @@ MAX_EXPLAINED_VALUES = 500
 """The number of values in events at fault of which all faults are told. jsonschema_rs takes up to 7 µs for each."""
 
 _EVENT = 20  # values: what it takes to explain an event at fault that has hardly any
+_MAX_READINGS = 20_000  # values of refused events that were searched for numbers as text: each takes up to 2 µs
 _MAX_SEARCHES = 5  # for suggestions: each takes up to a millisecond
 _TEXT_OF_A_VALUE = 64  # characters: an error has a copy of the text
 _MAX_NAME = 100  # characters: the time of a search grows with the length, which the caller chooses
@@ -25,9 +26,10 @@ _MAX_REMEMBERED = 1_000
 class FaultBudget:
     """What may still be explained of the faults of one request."""
 
-    __slots__ = ("searches", "values")
+    __slots__ = ("readings", "searches", "values")
 
     def __init__(self, values: int = MAX_EXPLAINED_VALUES) -> None:
+        self.readings = _MAX_READINGS
         self.searches = _MAX_SEARCHES
         self.values = values
 

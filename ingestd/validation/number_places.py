@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urljoin
 
 import msgspec
+
+if TYPE_CHECKING:
+    from .fault_budget import FaultBudget
 
 __all__ = ["NumberPlaces", "ReadText"]
 
 _PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?", re.ASCII)
 
 _MOST_VALUES = 20_000  # in objects and arrays of an event: more than any order has, and some milliseconds
+_LONGEST = 100  # characters of a number: long ones take long to read, and no price has them
 _OTHER_TEXT = 1_000  # values that a text counts for if it is no plain decimal, since the event is mostly refused for it
 
 _NUMBERS = {"number", "integer"}
@@ -64,16 +68,19 @@ class NumberPlaces:
         self._schemas = schemas
         self._places: dict[frozenset[int], _Place] = {}
 
-    def read_decimals(self, uri: str, data: dict[str, Any]) -> Sequence[ReadText]:
+    def read_decimals(self, uri: str, data: dict[str, Any], budget: FaultBudget) -> Sequence[ReadText]:
         """Replace texts in the data of the event whose schema has this URI. Returns them.
 
-        None is replaced if the data has too many values, or too many texts that are no plain decimals.
+        None is replaced if the data has too many values, or too many texts that are no plain decimals. The values are
+        taken from the budget: the caller gives them back if the event is valid then.
         """
         reading = _Reading()
         try:
             reading.read(self._place([(uri, self._schemas[uri])]), data)
         except _TooMany:
             return ()
+        finally:
+            budget.readings -= reading.values
         for read in reading.found:
             read.container[read.key] = read.number
         return reading.found
@@ -157,15 +164,17 @@ class _TooMany(Exception):
 class _Reading:
     """Reads the texts of one event."""
 
-    __slots__ = ("_left", "found")
+    __slots__ = ("_left", "found", "values")
 
     def __init__(self) -> None:
         self.found: list[ReadText] = []
+        self.values = 0
         self._left = _MOST_VALUES
 
     def read(self, place: _Place, container: dict[Any, Any] | list[Any]) -> None:
         """Read the texts inside of a container."""
         self._spend(len(container))
+        self.values += len(container)
         if isinstance(container, list):
             if place.elements is not None:
                 for index, value in enumerate(container):
@@ -197,10 +206,7 @@ class _Reading:
 
 
 def _number(text: str) -> float | None:
-    if _PLAIN.fullmatch(text) is None:
+    if len(text) > _LONGEST or _PLAIN.fullmatch(text) is None:
         return None
-    try:
-        number: float = msgspec.json.decode(text)
-    except msgspec.DecodeError:  # out of the range of JSON numbers
-        return None
+    number: float = msgspec.json.decode(text)
     return number

@@ -16,6 +16,7 @@ import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from ingestd.api.errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
+from ingestd.api.json_text import decode_json
 
 from .fault_budget import FaultBudget, Suggestions
 from .number_places import NumberPlaces
@@ -80,7 +81,7 @@ _LONE_SURROGATE = re.compile(
 def parse_body(body: bytes) -> dict[str, Any]:
     """Decode the JSON object of a body. Raises `BadRequest`, which names the position of the first error."""
     try:
-        value = msgspec.json.decode(body)
+        value = decode_json(body)
     except UNREADABLE as error:
         raise unreadable(error, body) from None
     if not isinstance(value, dict):
@@ -178,16 +179,19 @@ class Validator:
     def event_with_texts(self, body: dict[str, Any], budget: FaultBudget | None = None) -> int:
         """Check the body of an event that may have plain decimals as text where its schema expects numbers.
 
-        These become numbers if the event is valid then. Returns how many, and raises like `event`.
+        These become numbers if the event is valid then. Returns how many, and raises like `event`. Behind many values
+        of refused events, the texts of further events in the request stay texts.
         """
         key = body.get("key")
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
         if is_valid is not None and is_valid(body):
             return 0
-        data = body.get("data")
-        if is_valid is not None and isinstance(data, dict):
-            read = self._number_places.read_decimals(self._uris[body["key"]], data)
+        budget, data = budget or FaultBudget(), body.get("data")
+        if is_valid is not None and isinstance(data, dict) and budget.readings > 0:
+            before = budget.readings
+            read = self._number_places.read_decimals(self._uris[body["key"]], data, budget)
             if read and is_valid(body):
+                budget.readings = before
                 return len(read)
             for each in read:
                 each.container[each.key] = each.text
@@ -250,11 +254,15 @@ class _Envelope:
             if name not in body:
                 return BadRequest(absence.detail, code=absence.code, errors=absence.errors, fault=absence.fault)
         # An error has a copy of the value at fault. Of these values the envelope knows the type alone.
-        outline = {
-            name: [] if type(value) is list else {} if type(value) is dict and name != "context" else value
-            for name, value in body.items()
-        }
+        outline = {name: _outline(value, 2 if name == "context" else 0) for name, value in body.items()}
         return _first_fault(self.compiled, outline, code="invalid_envelope")
+
+
+def _outline(value: Any, levels: int) -> Any:
+    """The value with so many levels of objects. Everything below, and each array, is empty."""
+    if type(value) is dict:
+        return {name: _outline(inner, levels - 1) for name, inner in value.items()} if levels else {}
+    return [] if type(value) is list else value
 
 
 def _of_envelope(

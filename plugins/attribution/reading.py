@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api.events import Endpoint, Record
+from ingestd.api.json_text import read_float
 from ingestd.api.times import parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
@@ -106,11 +107,11 @@ class _RefundData(_OrderData, gc=False):
     refund_id: Any = None
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope, float_hook=read_float).decode
 _decode_imported = msgspec.json.Decoder(_Imported).decode
 _decode_erasure = msgspec.json.Decoder(Erasure).decode
-_decode_order_data = msgspec.json.Decoder(_OrderData).decode
-_decode_refund_data = msgspec.json.Decoder(_RefundData).decode
+_decode_order_data = msgspec.json.Decoder(_OrderData, float_hook=read_float).decode
+_decode_refund_data = msgspec.json.Decoder(_RefundData, float_hook=read_float).decode
 
 
 def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> Seen | Erasure | None:

@@ -12,6 +12,7 @@ from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
 from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
+from ingestd.api.json_text import decode_json
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.api.unusable_ids import UnusableIds
 
@@ -189,7 +190,7 @@ class SegmentTranslation(Translation):
         if type(context) is not dict:
             return
         if self._context is not None:
-            context = message["context"] = {**msgspec.json.decode(self._context), **context}
+            context = message["context"] = {**decode_json(self._context), **context}
         for name in ("campaign", "page"):
             if context.get(name) == []:
                 context[name] = {}
@@ -247,7 +248,7 @@ def _map(value: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(value))
+    return decode_json(msgspec.json.encode(value))
 
 
 def _id(value: Any) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest
+from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import Validator
 
 VALIDATOR = Validator.load()
@@ -173,3 +174,22 @@ def test_a_text_where_the_schema_takes_either_stays(own: Validator) -> None:
     body = event({"either": "5", "fee": "6"}, "Gift Wrapped")
     assert own.event_with_texts(body) == 1
     assert body["data"] == {"either": "5", "fee": 6}
+
+
+def test_texts_behind_many_values_of_refused_events_stay() -> None:
+    budget = FaultBudget()
+    faulty = event({"products": [{"price": "1"}] * 3000 + [0]})
+    for _ in range(3):
+        assert VALIDATOR.event_with_texts(event({"products": [{"price": "1"}] * 6000}), budget) == 6000
+    for _ in range(4):
+        with pytest.raises(BadRequest):
+            VALIDATOR.event_with_texts(copy.deepcopy(faulty), budget)
+    with pytest.raises(BadRequest):
+        VALIDATOR.event_with_texts(event({"total": "1"}), budget)
+    assert VALIDATOR.event_with_texts(event({"total": "1"})) == 1
+
+
+def test_a_text_of_many_digits_stays() -> None:
+    assert VALIDATOR.event_with_texts(event({"total": "1" * 100})) == 1
+    with pytest.raises(BadRequest):
+        VALIDATOR.event_with_texts(event({"total": "1" * 101}))

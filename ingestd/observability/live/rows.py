@@ -10,6 +10,7 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
+from ingestd.api.json_text import decode_json
 from ingestd.api.outcomes import Outcome
 from ingestd.observability.disclosure import Disclosure
 
@@ -101,7 +102,7 @@ def _show_shape(row: _Row, arrival: Arrival, disclosure: Disclosure) -> None:
             row.message = disclosure.message(first.message)
         row.detail = disclosure.problem(refused)
     elif arrival.record is not None:
-        row.detail = disclosure.record(msgspec.json.decode(arrival.record))
+        row.detail = disclosure.record(decode_json(arrival.record))
     else:
         row.detail = _absence(arrival)
 

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from ingestd.api.events import Record
+from ingestd.api.json_text import decode_json
 
 __all__ = ["SCHEMA", "Fields", "make_table", "read_fields", "time_of"]
 
@@ -63,7 +64,7 @@ def read_fields(record: Record) -> Fields:
     try:
         return _decode(record.body)
     except msgspec.ValidationError:  # the record of a plugin, in which a name may have another meaning
-        value = msgspec.json.decode(record.body)
+        value = decode_json(record.body)
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise ValueError("it has no id")  # noqa: TRY004 - any other body is a wrong value
     texts = {name: each for name, each in value.items() if name in _NAMES and isinstance(each, str)}

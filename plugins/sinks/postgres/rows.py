@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from ingestd.api.events import Record
+from ingestd.api.json_text import decode_json
 
 from .table import COLUMNS
 
@@ -75,7 +76,7 @@ def _row(record: Record) -> Row:
     try:
         fields = _fields.decode(body)
     except msgspec.ValidationError:
-        fields = _what_fits(msgspec.json.decode(body))
+        fields = _what_fits(decode_json(body))
     timestamp = fields.timestamp or fields.order_at
     values = (
         _ROW,
