@@ -23,7 +23,7 @@ from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
 from .people import People, credited_key, user_key, visitor_key
 from .public_orders import PublicOrders
 from .reading import Erasure, Seen, read
-from .rollups import Change, add_all, order_change, reversal_change, superseded_change
+from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Exclusions
 from .untrusted import UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
@@ -195,11 +195,12 @@ class AttributionConsumer(Consumer):
         record, mark, touchpoint = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
-        mark = await people.keep(order, mark, touchpoint)
+        campaigns = [touch.campaign for touch, _ in candidates.touches]
+        mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
             mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
-        changes.append(order_change(order.tenant, mark, (touch.campaign for touch, _ in candidates.touches)))
+        changes.append(order_change(order.tenant, mark, campaigns))
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
             if mark.trusts(refund):

@@ -30,7 +30,7 @@ DAY = 24 * HOUR
 YEAR = 365 * DAY
 DEFAULTS = Rules()
 LONGEST = 256
-MAX_ATTRIBUTION = 64 << 10
+MAX_ATTRIBUTION = 56 << 10
 MAX_REVERSAL = 5000
 """The most characters of each campaign field in a touchpoint."""
 
@@ -249,7 +249,7 @@ async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_re
 
 
 async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
-    """Many orders of visitors with many long campaigns: each record has 64 KiB."""
+    """Many orders of visitors with many long campaigns: each record has 56 KiB."""
     shop = Shop()
     text = "x" * 240
     visitors = [f"v{number}" for number in range(8)]
