@@ -59,15 +59,18 @@ def user_id(given: str | None) -> str | None:
 
 
 def bounded(touchpoint: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """The touchpoint in at most `most` bytes, if necessary without its long visitor id and with shorter texts."""
+    """The touchpoint in at most `most` bytes, if necessary without its long visitor id and with shorter texts.
+
+    It may have been bounded before.
+    """
     found = dict(touchpoint)
     if len(encode(found)) > most:
-        del found["anonymousId"]
+        found.pop("anonymousId", None)
     for length in 64, 16:
         if len(encode(found)) <= most:
             return found
-        found |= {name: found[name] and found[name][:length] for name in (*CAMPAIGN_FIELDS, "dispatchId")}
-    return found if len(encode(found)) <= most else {name: found[name] for name in ("eventId", "at")}
+        found |= {name: text[:length] for name, text in found.items() if name in _NO_TEXTS and text}
+    return found if len(encode(found)) <= most else {name: found[name] for name in ("eventId", "at") if name in found}
 
 
 def fitting(body: dict[str, Any], weights: Sequence[float]) -> bytes:
