@@ -156,7 +156,9 @@ class AttributionConsumer(Consumer):
         if seen.touch is not None:
             await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
         if seen.user_id is not None:
-            await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id, seen.position)
+            await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id)
+        elif seen.touch is not None:
+            await journeys.renew(seen.tenant, seen.anonymous_id)
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules
@@ -309,7 +311,7 @@ async def _load(state: State, found: Sequence[Seen]) -> None:
     refunds = [each.refund for each in found if each.refund is not None]
     about_orders: list[Order | Refund] = [*orders, *(refund for refund in refunds if refund.order_id is not None)]
     users = {(each.tenant, each.user_id) for each in found} | {(order.tenant, order.user_id) for order in orders}
-    visitors = {(each.tenant, each.anonymous_id) for each in found if each.order or each.user_id is not None}
+    visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(
         keys=[
             *(link_key(*visitor) for visitor in visitors),

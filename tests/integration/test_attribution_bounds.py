@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ingestd.api.consumer import Step
 from ingestd.api.events import Record
 from ingestd.plugins.attribution import public_orders
+from ingestd.plugins.attribution.journeys import link_key, visitors_key
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.record_size import texts_of
 from ingestd.plugins.attribution.untrusted import UntrustedRecords
@@ -418,3 +419,44 @@ async def test_the_reversals_of_public_keys_are_limited(tmp_path: Path) -> None:
         reversals = [msgspec.json.decode(body) for body in await attribution.derived()][1:]
         assert attribution.counted("reversals") == {"reversed": 101, "too_many": 10}
     assert [each["value"]["revenue"] for each in reversals] == [*[0.01] * 100, 1]
+
+
+# Links
+
+
+@pytest.mark.parametrize(("visits", "user"), [([0, 401], None), ([0, 400], "u"), ([0, 350, 700], "u")])
+async def test_a_link_counts_400_days_from_the_last_link_or_touchpoint(
+    tmp_path: Path, visits: list[int], user: str | None
+) -> None:
+    """By the times of the journal, however late attribution runs. The entries have an end, too."""
+    shop, records = Shop(), [Shop().identify("phone", "u")]
+    for day in visits:
+        shop.now = START + day * DAY
+        records.append(shop.touch("phone", f"day {day}"))
+    records += [shop.order("phone"), shop.order("laptop", "o-2", user="u")]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await attribution.append(records)
+        await attribution.work_off(repeat(2), shop.now + 20 * DAY)
+        own, other = [msgspec.json.decode(body) for body in await attribution.derived()]
+        assert (own["userId"], len(other["touchpoints"])) == (user, 1 if user else 0)
+        state = attribution.backend.store.begin(shop.now + 460 * DAY)
+        assert await state.get(link_key("shop", "phone")) is None
+        assert await state.window(visitors_key("shop", "u")) == []
+
+
+async def test_a_link_of_an_earlier_version_counts_and_gets_an_end(tmp_path: Path) -> None:
+    shop = Shop()
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        store = attribution.backend.store
+        state = store.begin(START)
+        for place, visitor in enumerate(["phone", "tablet"]):
+            await state.put(link_key("shop", visitor), "u")
+            await state.push(visitors_key("shop", "u"), visitor, place, keep=100)
+        await store.commit(state)
+        await attribution.append([shop.touch("phone", "mail"), shop.touch("tablet", "ad"), shop.order("phone")])
+        await attribution.work_off(repeat(10), START)
+        (body,) = [msgspec.json.decode(body) for body in await attribution.derived()]
+        assert (body["userId"], len(body["touchpoints"])) == ("u", 2)
+        state = store.begin(START + 460 * DAY)
+        assert await state.get(link_key("shop", "phone")) is None
+        assert await state.window(visitors_key("shop", "u")) == []
