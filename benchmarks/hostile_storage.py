@@ -133,7 +133,7 @@ def _json(value: Any) -> bytes:
 
 
 def _ways() -> Iterator[Way]:
-    longest_user = "\x01" * 512
+    longest_user = "x" * 512
     pages = [{"type": "page", "anonymousId": f"a{number}"} for number in range(2500)]
     groups = [{"type": "group", "userId": "g", "groupId": f"{number}"} for number in range(50)]
     aliases = [{"type": "alias", "previousId": f"p{number}", "userId": f"p{number}"} for number in range(50)]

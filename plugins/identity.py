@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 from weakref import WeakValueDictionary
 
+import msgspec
 from msgspec import Meta
 
 from ingestd.api import hookimpl
@@ -42,7 +43,7 @@ _IMPORTED = "imported-link"
 """The kind of entries with the links that imports have made. Only these links does a later line of a file replace."""
 
 _Count = Annotated[int, Meta(ge=1)]
-_LONGEST = 512  # characters of a linked user id: each event of the visitor carries it, and the cache keeps it
+_LONGEST = 512  # bytes of a linked user id in JSON: each event of the visitor carries it, and the cache keeps it
 _Reason = Literal["unsigned", "max_links", "max_visitors", "long_user_id"]
 _REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors", "long_user_id")
 
@@ -127,8 +128,7 @@ class IdentityPlugin:
             return
         event.linked = True
         if is_first:
-            anonymous = anonymous_profile(event.tenant, event.anonymous_id)
-            await self._add_to_user(event, user_id, await state.fields(anonymous), state)
+            await self._move_to_user(event, user_id, state)
         await self._add_to_user(event, user_id, fields, state)
 
     async def _add_to_visitor(self, event: Event, fields: Mapping[str, Field], state: State) -> None:
@@ -136,12 +136,22 @@ class IdentityPlugin:
         if self._has_room(event, fields, _VISITORS, state):
             await self._traits.merge(state, profile, fields, visitor_life(profile, state.now))
 
-    async def _add_to_user(self, event: Event, user_id: str, fields: Mapping[str, Field], state: State) -> None:
+    async def _move_to_user(self, event: Event, user_id: str, state: State) -> None:
+        """Move the traits of the visitor, unless there is no room. Nothing reads them there after the first link."""
+        profile = anonymous_profile(event.tenant, event.anonymous_id)
+        fields = await state.fields(profile)
+        if fields and await self._add_to_user(event, user_id, fields, state):
+            await state.delete(profile)
+
+    async def _add_to_user(self, event: Event, user_id: str, fields: Mapping[str, Field], state: State) -> bool:
+        """Add traits to the profile of a user. Returns whether there was room."""
         profile = user_profile(event.tenant, user_id)
-        if self._has_room(event, fields, _USERS, state):
+        has_room = self._has_room(event, fields, _USERS, state)
+        if has_room:
             # Anybody can invent a user with a public key. A backend vouches for its users.
             life = None if event.signed else user_life(profile, state.now)
             await self._traits.merge(state, profile, fields, life)
+        return has_room
 
     def _has_room(self, event: Event, fields: Mapping[str, Field], share: float, state: State) -> bool:
         """Whether profiles use less than a share of `[store] max_size`, or a backend vouches for the traits."""
@@ -169,7 +179,7 @@ class IdentityPlugin:
         await self._add_to_user(event, user_id, fields, state)
 
     async def _link_imported(self, event: Event, user_id: str | None, state: State) -> bool:
-        if user_id is None or user_id in self._unusable_ids or len(user_id) > _LONGEST:
+        if user_id is None or user_id in self._unusable_ids or _is_long(user_id):
             return False
         if self._options.links == "signed" and not event.signed:
             return False
@@ -181,8 +191,7 @@ class IdentityPlugin:
         await state.put(key, wanted, link_life(key, state.now))
         await state.put(own_key, wanted, _MONTH)
         if before is None:
-            anonymous = await state.fields(anonymous_profile(event.tenant, event.anonymous_id))
-            await self._add_to_user(event, user_id, anonymous, state)
+            await self._move_to_user(event, user_id, state)
         return True
 
     async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
@@ -191,7 +200,7 @@ class IdentityPlugin:
         Of several simultaneous first links, exactly one is the first.
         """
         key, wanted = _link(event.tenant, event.anonymous_id), _linked(event.tenant, user_id)
-        if len(user_id) > _LONGEST:
+        if _is_long(user_id):
             return False, "long_user_id"
         life = link_life(key, state.now)
         if event.signed:
@@ -284,6 +293,10 @@ def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None
         registry=registry,
     )
     return {reason: refused.labels(reason).inc for reason in _REASONS}
+
+
+def _is_long(user_id: str) -> bool:
+    return len(user_id) > _LONGEST or len(msgspec.json.encode(user_id)) - 2 > _LONGEST
 
 
 def anonymous_profile(tenant: str, anonymous_id: str) -> str:

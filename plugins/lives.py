@@ -17,7 +17,7 @@ _VISITOR = 90 * _DAY
 _USER = 400 * _DAY
 """After the last use of a link, and the last trait of a user. Browsers keep no cookie for longer."""
 _AGAIN = 30.0  # seconds after a failure
-_MARK = state_key("identity-ends", "", "")
+_MARK = state_key("identity-ends", "", "attribution")
 
 
 def visitor_life(profile: str, now: int) -> int:
@@ -67,7 +67,8 @@ async def _have_ends(store: Store, now: int) -> bool:
     try:
         if await state.get(_MARK) is None:
             await store.set_ends("anonymous-profile", end(visitor_life))
-            await store.set_ends("link", end(link_life))
+            for kind in ("link", "attribution-link"):
+                await store.set_ends(kind, end(link_life))
             await state.put(_MARK, "1")
             await store.commit(state)
     except (Unavailable, WriteConflict):  # the back end reports it

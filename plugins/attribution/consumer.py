@@ -23,7 +23,7 @@ from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
 from .people import People, credited_key, user_key, visitor_key
 from .public_orders import PublicOrders
 from .reading import Erasure, Seen, read
-from .rollups import Change, add_all, order_change, reversal_change, superseded_change
+from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Exclusions
 from .untrusted import UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
@@ -156,7 +156,9 @@ class AttributionConsumer(Consumer):
         if seen.touch is not None:
             await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
         if seen.user_id is not None:
-            await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id, seen.position)
+            await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id)
+        elif seen.touch is not None:
+            await journeys.renew(seen.tenant, seen.anonymous_id)
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules
@@ -195,11 +197,12 @@ class AttributionConsumer(Consumer):
         record, mark, touchpoint = decide(
             order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
         )
-        mark = await people.keep(order, mark, touchpoint)
+        campaigns = [touch.campaign for touch, _ in candidates.touches]
+        mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
             mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
         step.append(record)
-        changes.append(order_change(order.tenant, mark, (touch.campaign for touch, _ in candidates.touches)))
+        changes.append(order_change(order.tenant, mark, campaigns))
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
             if mark.trusts(refund):
@@ -308,7 +311,7 @@ async def _load(state: State, found: Sequence[Seen]) -> None:
     refunds = [each.refund for each in found if each.refund is not None]
     about_orders: list[Order | Refund] = [*orders, *(refund for refund in refunds if refund.order_id is not None)]
     users = {(each.tenant, each.user_id) for each in found} | {(order.tenant, order.user_id) for order in orders}
-    visitors = {(each.tenant, each.anonymous_id) for each in found if each.order or each.user_id is not None}
+    visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(
         keys=[
             *(link_key(*visitor) for visitor in visitors),

@@ -25,7 +25,7 @@ from .amounts import worth
 from .campaigns import Campaign
 from .journey_text import ignored_one, reversal_line, waiting_one
 from .journey_words import IGNORED, KINDS, WHY, age_before, age_text, device, devices, money, value_of, weight_of
-from .journeys import excluded_touches, link_key, touches_key, visitors_key, without_key
+from .journeys import excluded_touches, link_key, linked_user, touches_key, visitors_key, without_key
 from .marks import DecidedOrder, Marks, Refund, mark_key
 from .models import MODELS, weights
 from .packing import read_touches
@@ -127,7 +127,7 @@ async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) ->
         people = {tenant: [query.visitor] for tenant in tenants}
         await state.load(keys=[link_key(tenant, query.visitor) for tenant in tenants])
         linked = {tenant: await state.get(link_key(tenant, query.visitor)) for tenant in tenants}
-        users = {tenant: user for tenant, user in linked.items() if user is not None}
+        users = {tenant: linked_user(text) for tenant, text in linked.items() if text is not None}
     marks: Mapping[str, DecidedOrder] = {}
     waiting, untrusted = [], []
     if query.order is not None:

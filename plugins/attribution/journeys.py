@@ -25,6 +25,7 @@ __all__ = [
     "Limits",
     "excluded_touches",
     "link_key",
+    "linked_user",
     "touches_key",
     "visitors_key",
     "without_key",
@@ -36,6 +37,13 @@ LINK, VISITORS, TOUCHES, WITHOUT = "attribution-link", "attribution-visitors", "
 _DAY = 86_400_000
 _MARGIN = 30 * _DAY
 """Entries stay this much longer than they count: the clock ends their life, but the journal decides what counts."""
+_LIFE = 400 * _DAY
+"""How long a link counts after the visitor's last identify request or touchpoint. Strangers can invent users."""
+_STEP = 30 * _DAY  # a touchpoint renews a link that is older than this
+_PLACES = 1000
+"""A user's visitor has the time of its link, times this. What is added to it keeps visitors in the journal's order."""
+_FIRST = 10**14
+"""Visitors with a smaller number were linked by an earlier version, which kept the position alone."""
 
 MAX_IGNORED = 20
 """Touchpoints of an order that its record lists although they do not count. The newest stay."""
@@ -44,6 +52,27 @@ _TOGETHER = 8  # visitors whose touchpoints are in memory together
 _encode = msgspec.json.Encoder().encode
 _decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
 _POSITION = 16  # hexadecimal digits
+
+
+class _Link(NamedTuple):
+    user_id: str
+    at: int | None
+    """The receipt of the visitor's last link. None if an earlier version stored it."""
+
+
+_decode_link = msgspec.json.Decoder(tuple[str, int]).decode
+
+
+def _link_of(text: str) -> _Link:
+    try:
+        return _Link(*_decode_link(text))
+    except msgspec.MsgspecError:  # the user's id alone
+        return _Link(text, None)
+
+
+def linked_user(text: str) -> str:
+    """The user's id in the entry of a link."""
+    return _link_of(text).user_id
 
 
 class Limits(NamedTuple):
@@ -107,20 +136,50 @@ class Journeys:
         self._limits = limits
         self.clock = clock
 
-    async def link(self, tenant: str, anonymous_id: str, user_id: str, position: int) -> None:
+    async def link(self, tenant: str, anonymous_id: str, user_id: str) -> None:
         """Link the visitor to this user, and unlink it from any other user."""
-        before = await self._state.put(link_key(tenant, anonymous_id), user_id)
-        if before is not None and before != user_id:
-            await self._state.pull(visitors_key(tenant, before), [anonymous_id])
-        visitors = visitors_key(tenant, user_id)
-        await self._state.push(visitors, anonymous_id, position, keep=self._limits.max_visitors)
+        before, at = await self._link(tenant, anonymous_id), self.clock
+        if before is not None and before.user_id == user_id:
+            at = max(at, before.at or 0)
+        elif before is not None:
+            await self._state.pull(visitors_key(tenant, before.user_id), [anonymous_id])
+        text = _encode((user_id, at)).decode()
+        await self._state.put(link_key(tenant, anonymous_id), text, _LIFE + _MARGIN)
+        found = await self._linked(tenant, user_id)
+        place = max([at * _PLACES, *(each + 1 for _, each in found[-1:])])
+        await self._push(visitors_key(tenant, user_id), anonymous_id, place)
+
+    async def renew(self, tenant: str, anonymous_id: str) -> None:
+        """Let the visitor's link live on, if there is one."""
+        link = await self._link(tenant, anonymous_id)
+        if link is not None and (link.at is None or _STEP < self.clock - link.at <= _LIFE):
+            await self.link(tenant, anonymous_id, link.user_id)
 
     async def user(self, tenant: str, anonymous_id: str) -> str | None:
-        return await self._state.get(link_key(tenant, anonymous_id))
+        link = await self._link(tenant, anonymous_id)
+        return None if link is None or self.clock - (link.at or self.clock) > _LIFE else link.user_id
+
+    async def _link(self, tenant: str, anonymous_id: str) -> _Link | None:
+        text = await self._state.get(link_key(tenant, anonymous_id))
+        return None if text is None else _link_of(text)
+
+    async def _push(self, visitors: str, anonymous_id: str, at: int) -> None:
+        await self._state.push(visitors, anonymous_id, at, keep=self._limits.max_visitors, ttl=_LIFE + _MARGIN)
+
+    async def _linked(self, tenant: str, user_id: str) -> list[tuple[str, int]]:
+        """The visitors whose links to the user count, with their places. The one linked last is at the end."""
+        key = visitors_key(tenant, user_id)
+        found = await self._state.window(key)
+        if found and found[0][1] < _FIRST:  # give the set of an earlier version its times and its end
+            await self._state.delete(key)
+            for index, (visitor, at) in enumerate(found):
+                await self._push(key, visitor, at if at >= _FIRST else self.clock * _PLACES - len(found) + index)
+            found = await self._state.window(key)
+        return [each for each in found if each[1] >= (self.clock - _LIFE) * _PLACES]
 
     async def visitors(self, tenant: str, anonymous_id: str, user_id: str | None) -> list[str]:
         """The visitor, and all visitors that are linked to the user."""
-        linked = await self._state.window(visitors_key(tenant, user_id)) if user_id is not None else []
+        linked = [] if user_id is None else await self._linked(tenant, user_id)
         return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
 
     async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:

@@ -124,7 +124,8 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     superseded: tuple[int, int] | None = None
     """The position of the public key's order that this order superseded, and the number of records derived from it."""
     campaigns: list[int] | None = None
-    """The digest of each touchpoint's campaign. None if an earlier version decided the order."""
+    """The digest of each touchpoint's campaign, 0 if rollups count it among others. None if an earlier version decided
+    the order."""
     event_id: str | None = None
     """The id of the order's event. None if an earlier version decided the order; the same below."""
     order_at: int | None = None

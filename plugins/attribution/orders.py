@@ -18,7 +18,16 @@ from .journeys import MAX_IGNORED, Candidates
 from .marks import DecidedOrder, Order, Refund
 from .models import MODELS, Model, weights
 from .people import Whom
-from .record_size import MAX_ATTRIBUTION, MAX_REVERSAL, bounded, encode, fitting, recorded_id, user_id
+from .record_size import (
+    MAX_ATTRIBUTION,
+    MAX_PUBLIC_REVERSAL,
+    MAX_REVERSAL,
+    bounded,
+    encode,
+    fitting,
+    recorded_id,
+    user_id,
+)
 from .touches import Touch
 
 __all__ = ["MAX_PUBLIC_REVERSALS", "MAX_REFUND_IDS", "Decision", "attribution_id", "decide", "reverse", "supersede"]
@@ -211,10 +220,13 @@ def _reversal(
         "credits": credits_ if len(ids) <= _MOST_NAMED else _only_short(credits_),
         **({"erased": True} if whom.is_forgotten else {}),
     }
-    if len(encode(body)) > MAX_REVERSAL:
+    most = MAX_REVERSAL if cause.signed else MAX_PUBLIC_REVERSAL
+    if len(encode(body)) > most:
         body["credits"] = _only_short(credits_)
-    if (excess := len(encode(body)) - MAX_REVERSAL) > 0 and whom.touchpoint is not None:
+    if (excess := len(encode(body)) - most) > 0 and whom.touchpoint is not None:
         body["touchpoint"] = bounded(whom.touchpoint, len(encode(whom.touchpoint)) - excess)
+    if len(encode(body)) > most:
+        body["anonymousId"] = None
     return Record("attribution_reversal", decided_at, encode(body))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, key_digest, state_key
 
-from .journeys import LINK, TOUCHES, VISITORS, WITHOUT
+from .journeys import LINK, TOUCHES, VISITORS, WITHOUT, linked_user
 from .packing import read_touches
 from .people import CREDITED, USER, VISITOR
 
@@ -37,7 +37,7 @@ async def forget(person: Person, state: State) -> Mapping[str, int]:
         links += 1
         await state.delete(key)
         # A single visitor is removed from its user, who stays. The set holds visitors by name, not by digest.
-        visitors = state_key(VISITORS, person.tenant, user)
+        visitors = state_key(VISITORS, person.tenant, linked_user(user))
         names = [name for name, _ in await state.window(visitors) if key_digest(person.tenant, name) in digests]
         await state.pull(visitors, names)
     own = person.user_key(VISITORS)

@@ -9,7 +9,7 @@ from .marks import Order
 __all__ = ["MAX_OF_USER", "MAX_OF_VISITOR", "PublicOrders"]
 
 MAX_OF_VISITOR = 100
-"""Orders of public keys that are attributed in a day (UTC). Each may write a record of 64 KiB."""
+"""Orders of public keys that are attributed in a day (UTC). Each may write 64 KiB."""
 MAX_OF_USER = 1000
 """The same for a user, who may have many devices."""
 

@@ -16,6 +16,8 @@ from .touches import CAMPAIGN_FIELDS
 __all__ = [
     "MAX_ATTRIBUTION",
     "MAX_CREDITED",
+    "MAX_ORDER",
+    "MAX_PUBLIC_REVERSAL",
     "MAX_REVERSAL",
     "bounded",
     "encode",
@@ -25,8 +27,12 @@ __all__ = [
     "user_id",
 ]
 
-MAX_ATTRIBUTION = 64 << 10
+MAX_ORDER = 64 << 10
+"""Bytes of an order's attribution, its mark and the rows that it adds to rollups."""
+MAX_ATTRIBUTION = 56 << 10
 MAX_REVERSAL = 5000
+MAX_PUBLIC_REVERSAL = 3000
+"""The same for a refund or cancellation of a public key: a stranger can send many small ones."""
 MAX_CREDITED = 1 << 10
 """Bytes of an order's touchpoint that the state keeps for its reversals."""
 _MAX_TOUCHPOINT = 4 << 10  # bytes of `touchpoint` in a shortened attribution
@@ -35,6 +41,7 @@ _SHORT = _MAX_ID // 6  # so many characters never take more bytes, because JSON 
 _NO_TEXTS = dict.fromkeys((*CAMPAIGN_FIELDS, "dispatchId"))
 _ID = 36  # characters of an event id
 _KEPT = 32  # characters of a longer order id
+_DECIMALS = 12  # of weights in a shortened attribution
 
 encode = msgspec.json.Encoder().encode
 
@@ -52,15 +59,18 @@ def user_id(given: str | None) -> str | None:
 
 
 def bounded(touchpoint: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """The touchpoint in at most `most` bytes, if necessary without its long visitor id and with shorter texts."""
+    """The touchpoint in at most `most` bytes, if necessary without its long visitor id and with shorter texts.
+
+    It may have been bounded before.
+    """
     found = dict(touchpoint)
     if len(encode(found)) > most:
-        del found["anonymousId"]
+        found.pop("anonymousId", None)
     for length in 64, 16:
         if len(encode(found)) <= most:
             return found
-        found |= {name: found[name] and found[name][:length] for name in (*CAMPAIGN_FIELDS, "dispatchId")}
-    return found if len(encode(found)) <= most else {name: found[name] for name in ("eventId", "at")}
+        found |= {name: text[:length] for name, text in found.items() if name in _NO_TEXTS and text}
+    return found if len(encode(found)) <= most else {name: found[name] for name in ("eventId", "at") if name in found}
 
 
 def fitting(body: dict[str, Any], weights: Sequence[float]) -> bytes:
@@ -91,6 +101,10 @@ def _shortened(body: Mapping[str, Any], weights: Sequence[float]) -> dict[str, A
     found = {
         **body,
         "touchpoint": body["touchpoint"] and bounded(body["touchpoint"], _MAX_TOUCHPOINT),
+        "credits": {
+            model: [each | {"weight": round(each["weight"], _DECIMALS)} for each in shares]
+            for model, shares in body["credits"].items()
+        },
         "touchpoints": forms,
         "ignored": [{name: each[name] for name in ("eventId", "at", "reason")} for each in body["ignored"]],
         "shortened": len(forms),

@@ -22,6 +22,7 @@ from .amounts import currency_code, worth
 from .campaigns import DIRECT, DIRECT_DIGEST, OTHERS, OTHERS_DIGEST, Campaign, Fields, add_weights, campaign_digest, cut
 from .marks import DecidedOrder
 from .models import MODELS, Model, weights
+from .record_size import MAX_ORDER
 from .report import Row, ranked
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "rows_of",
     "sum_up",
     "superseded_change",
+    "within_room",
 ]
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -50,6 +52,9 @@ _KEPT = {HOUR: 24, DAY: 30}
 _MAX_ROWS = 100  # in a rollup: callers choose the names of campaigns
 _MAX_ROWS_OF_OTHERS = 20  # further rows, `OTHERS` in one currency each
 _MAX_TENANTS = 1000
+_ROLLUPS = 4  # that an order changes: an hour and a day, of its tenant and of all
+_ROW = 350  # bytes of a row beside its names: three times five numbers of 20, and the digest
+_DIGEST = 16  # bytes of a campaign in a mark
 _DIGITS = 6  # decimals of a sum of floats that are kept: the others are rounding errors
 
 _KIND, _KIND_OF_ALL = "attribution-rollup", "attribution-rollup-all"
@@ -113,8 +118,26 @@ _decode = msgspec.json.Decoder(list[Sums]).decode
 def order_change(tenant: str, mark: DecidedOrder, campaigns: Iterable[Fields]) -> Change:
     """The change for a decided order. `campaigns` holds the campaigns of its touchpoints."""
     names: dict[int, _Name] = {campaign_digest(fields): cut(fields) for fields in campaigns}
-    names[DIRECT_DIGEST] = DIRECT.label
+    names |= {DIRECT_DIGEST: DIRECT.label, OTHERS_DIGEST: OTHERS.label}
     return _change(tenant, mark, 1, _revenue(mark), 0.0)._replace(names=names)
+
+
+def within_room(mark: DecidedOrder, campaigns: Iterable[Fields], record: int) -> DecidedOrder:
+    """The mark of an order whose rows in rollups fit into `MAX_ORDER` beside the mark and a record of so many bytes.
+
+    Campaigns with small shares count among `OTHERS` if necessary. Nothing else may decide this: the order's reversal
+    must find the same rows.
+    """
+    digests = mark.campaigns or []
+    names = {campaign_digest(fields): len(_encode((cut(fields), currency_code(mark.currency)))) for fields in campaigns}
+    room = MAX_ORDER - record - len(_encode(msgspec.structs.replace(mark, campaigns=[0] * len(digests))))
+    kept = set()
+    for digest in sorted(shares := _shares(mark), key=lambda digest: -sum(shares[digest])):
+        room -= _ROLLUPS * (_ROW + names.get(digest, 0)) + _DIGEST * digests.count(digest)
+        if room < 0:
+            break
+        kept.add(digest)
+    return msgspec.structs.replace(mark, campaigns=[digest if digest in kept else 0 for digest in digests])
 
 
 def reversal_change(tenant: str, before: DecidedOrder, after: DecidedOrder) -> Change | None:
@@ -146,7 +169,7 @@ def _reversed(mark: DecidedOrder) -> float:
 
 
 def _shares(mark: DecidedOrder) -> Mapping[int, Sequence[float]]:
-    campaigns, ages = mark.campaigns or [], [age for _, age in mark.touches]
+    campaigns, ages = [digest or OTHERS_DIGEST for digest in mark.campaigns or []], [age for _, age in mark.touches]
     found: dict[int, list[float]] = {}
     for index, model in enumerate(MODELS):
         touches = zip(campaigns, weights(model, ages, mark.half_life), strict=True) if ages else ()

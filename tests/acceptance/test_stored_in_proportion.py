@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hostile_storage import A_BYTE, AN_EVENT
+from benchmarks.hostile_storage import A_BYTE, AN_EVENT, AN_ORDER
 from tests.support.daemon import BASE, Daemon, Shop
 from tests.support.stored_bytes import all_processed, stored_bytes
 
@@ -27,6 +28,13 @@ class Sent(NamedTuple):
 class Place(NamedTuple):
     shop: Shop
     daemon: Daemon
+
+    def send(self, requests: Sequence[Sent]) -> None:
+        key = self.shop.public.id
+        for sent in requests:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = self.daemon.request("POST", f"{sent.path}?writeKey={key}", sent.body, headers)
+            assert answer.status in {200, 400, 413}, answer.body
 
     def stored(self) -> int:
         """The bytes that the file has when all consumers are done."""
@@ -110,6 +118,49 @@ REQUESTS = st.one_of(
 )  # fmt: skip
 
 
+_visitors = count()
+KEYS = st.lists(st.sampled_from(["Order Completed", "Order Refunded", "Order Cancelled"]), min_size=1, max_size=4)
+
+
+@pytest.mark.logs("came before its order", "sent again with another value")
+@given(
+    text=TEXTS, length=st.sampled_from([1, 250]), arrivals=st.sampled_from([0, 1, 200]), keys=KEYS,
+    orders=st.sampled_from([1, 9]), long=st.sampled_from([1, 20]),
+)  # fmt: skip
+@settings(max_examples=30)
+def test_an_attributed_order_adds_at_most_64_kib(
+    place: Place, text: str, length: int, arrivals: int, keys: Sequence[str], orders: int, long: int
+) -> None:
+    visitor = f"buyer {next(_visitors)}"
+    names = ("source", "medium", "name", "term", "content")
+    contexts = [{"campaign": dict.fromkeys(names, f"{number}{text * length}")} for number in range(arrivals)]
+    landings = [{"key": "Page View", "anonymousId": visitor, "data": {}, "context": each} for each in contexts]
+    bought = [
+        {"key": key, "anonymousId": visitor, "data": {"order_id": f"{visitor} {number}" * long, "total": each + 1}}
+        for number in range(orders)
+        for each, key in enumerate(keys)
+    ]
+    if landings:
+        place.send([_own_batch(landings)])
+    before = place.stored()
+    sent = _own_batch(bought)
+    place.send([sent])
+    most = A_BYTE * len(sent.body) + AN_EVENT * sent.events + AN_ORDER * orders * ("Order Completed" in keys)
+    assert place.stored() - before <= most
+
+
+def _own_batch(events: Sequence[object]) -> Sent:
+    return Sent(f"{BASE}/batch", json.dumps({"events": events}).encode(), len(events))
+
+
+def test_a_profile_whose_numbers_become_longer_is_stored_in_proportion_even_if_it_is_linked(place: Place) -> None:
+    traits = b'{"anonymousId":"long numbers","traits":{"a":[%b1]}}' % (b"1e15," * 3300)
+    link = b'{"anonymousId":"long numbers","userId":"of long numbers"}'
+    before = place.stored()
+    place.send([Sent(f"{BASE}/identify/public", body, 1) for body in (traits, link)])
+    assert place.stored() - before <= A_BYTE * (len(traits) + len(link)) + 2 * AN_EVENT
+
+
 COPIED = Sent(
     "/v1/batch",
     b'{"context":{"a":[%b]},"batch":[%b]}' % (b"1e15," * 999 + b"1", b'{"type":"page","userId":"u"},' * 99 + b"{}"),
@@ -126,11 +177,6 @@ SWOLLEN = b'{"anonymousId":"v","traits":{"a":[%b]}}' % (b"1e15," * 1500 + b"1")
 @settings(max_examples=30)
 def test_stored_bytes_have_a_bound_for_each_byte_and_event_that_came(place: Place, requests: list[Sent]) -> None:
     before = place.stored()
-    for sent in requests:
-        answer = place.daemon.request(
-            "POST", f"{sent.path}?writeKey={place.shop.public.id}", sent.body,
-            {"Authorization": f"Bearer {place.shop.public.id}"},
-        )  # fmt: skip
-        assert answer.status in {200, 400, 413}, answer.body
+    place.send(requests)
     most = sum(A_BYTE * len(sent.body) + AN_EVENT * sent.events for sent in requests)
     assert place.stored() - before <= most

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ingestd.api.consumer import Step
 from ingestd.api.events import Record
 from ingestd.plugins.attribution import public_orders
+from ingestd.plugins.attribution.journeys import link_key, visitors_key
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.record_size import texts_of
 from ingestd.plugins.attribution.untrusted import UntrustedRecords
@@ -30,9 +31,10 @@ DAY = 24 * HOUR
 YEAR = 365 * DAY
 DEFAULTS = Rules()
 LONGEST = 256
-MAX_ATTRIBUTION = 64 << 10
-MAX_REVERSAL = 5000
 """The most characters of each campaign field in a touchpoint."""
+MAX_ATTRIBUTION = 56 << 10
+MAX_REVERSAL = 5000
+MAX_PUBLIC_REVERSAL = 3000
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON = st.recursive(
@@ -249,7 +251,7 @@ async def test_an_order_stays_decided_when_the_clock_was_years_behind_for_its_re
 
 
 async def test_a_step_ends_before_it_has_too_many_bytes(tmp_path: Path) -> None:
-    """Many orders of visitors with many long campaigns: each record has 64 KiB."""
+    """Many orders of visitors with many long campaigns: each record has 56 KiB."""
     shop = Shop()
     text = "x" * 240
     visitors = [f"v{number}" for number in range(8)]
@@ -342,10 +344,13 @@ def test_records_are_small_whatever_a_public_key_sends(data: st.DataObject) -> N
         for shares in attribution["credits"].values():
             assert {share["eventId"] for share in shares} <= {*ids}
     for reversal in reversals:
-        assert size(reversal) <= MAX_REVERSAL
+        is_public = reversal["reason"] != "superseded"
+        assert size(reversal) <= (MAX_PUBLIC_REVERSAL if is_public else MAX_REVERSAL)
         assert reversal["attributionId"] == public["id"]
-        for name in "orderId", "orderEventId", "orderAt", "anonymousId", "userId":
+        for name in "orderId", "orderEventId", "orderAt", "userId":
             assert reversal[name] == public[name]
+        is_long = is_public and len(msgspec.json.encode(visitor)) > 1000
+        assert reversal["anonymousId"] in {visitor, None if is_long else visitor}
         assert reversal["touchpoint"]["eventId"] == public["touchpoint"]["eventId"]
         for model, shares in reversal["credits"].items():
             assert shares is None or shares == public["credits"][model]
@@ -414,3 +419,44 @@ async def test_the_reversals_of_public_keys_are_limited(tmp_path: Path) -> None:
         reversals = [msgspec.json.decode(body) for body in await attribution.derived()][1:]
         assert attribution.counted("reversals") == {"reversed": 101, "too_many": 10}
     assert [each["value"]["revenue"] for each in reversals] == [*[0.01] * 100, 1]
+
+
+# Links
+
+
+@pytest.mark.parametrize(("visits", "user"), [([0, 401], None), ([0, 400], "u"), ([0, 350, 700], "u")])
+async def test_a_link_counts_400_days_from_the_last_link_or_touchpoint(
+    tmp_path: Path, visits: list[int], user: str | None
+) -> None:
+    """By the times of the journal, however late attribution runs. The entries have an end, too."""
+    shop, records = Shop(), [Shop().identify("phone", "u")]
+    for day in visits:
+        shop.now = START + day * DAY
+        records.append(shop.touch("phone", f"day {day}"))
+    records += [shop.order("phone"), shop.order("laptop", "o-2", user="u")]
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        await attribution.append(records)
+        await attribution.work_off(repeat(2), shop.now + 20 * DAY)
+        own, other = [msgspec.json.decode(body) for body in await attribution.derived()]
+        assert (own["userId"], len(other["touchpoints"])) == (user, 1 if user else 0)
+        state = attribution.backend.store.begin(shop.now + 460 * DAY)
+        assert await state.get(link_key("shop", "phone")) is None
+        assert await state.window(visitors_key("shop", "u")) == []
+
+
+async def test_a_link_of_an_earlier_version_counts_and_gets_an_end(tmp_path: Path) -> None:
+    shop = Shop()
+    async with attributing(tmp_path, DEFAULTS) as attribution:
+        store = attribution.backend.store
+        state = store.begin(START)
+        for place, visitor in enumerate(["phone", "tablet"]):
+            await state.put(link_key("shop", visitor), "u")
+            await state.push(visitors_key("shop", "u"), visitor, place, keep=100)
+        await store.commit(state)
+        await attribution.append([shop.touch("phone", "mail"), shop.touch("tablet", "ad"), shop.order("phone")])
+        await attribution.work_off(repeat(10), START)
+        (body,) = [msgspec.json.decode(body) for body in await attribution.derived()]
+        assert (body["userId"], len(body["touchpoints"])) == ("u", 2)
+        state = store.begin(START + 460 * DAY)
+        assert await state.get(link_key("shop", "phone")) is None
+        assert await state.window(visitors_key("shop", "u")) == []

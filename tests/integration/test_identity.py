@@ -129,7 +129,7 @@ class Model:
             return False
         profile = self.users.setdefault((tenant, step.user), {})
         if step.visitor not in self.links:
-            self._merge(profile, anonymous)
+            self._merge(profile, self.visitors.pop(step.visitor))
         self.links[step.visitor] = step.user
         self._merge(profile, own)
         return True
@@ -418,6 +418,7 @@ async def test_a_user_id_that_is_too_long_makes_no_link(tmp_path: Path, *, signe
         assert refused(daemon) == {"long_user_id": 1}
         assert await identity.identify(START + 1, visitor, "u" * 512, signed=signed) is True
         assert await identity.user_of(visitor) == "u" * 512
+        assert await identity.identify(START + 2, visitor, "\N{PILE OF POO}" * 129, signed=signed) is False
 
 
 async def test_a_reload_changes_the_options_and_keeps_the_metrics(tmp_path: Path) -> None:
