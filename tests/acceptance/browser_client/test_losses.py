@@ -167,11 +167,8 @@ CORS = {"access-control-allow-origin": "*", "content-type": "text/html"}
 OF_OTHERS = [
     Reply(403, CORS, b"<h1>Forbidden</h1>"),
     Reply(404, {**CORS, "content-type": "application/json"}, b'{"code": "NotFound", "message": "no route"}'),
-    Reply(401, CORS, b""),
     Reply(413, CORS, b"too large"),
     Reply(200, CORS, b"<h1>Please sign in to this network</h1>"),
-    Reply(200, CORS, b'{"success": true, "results": []}'),
-    Reply(502, CORS, b"bad gateway"),
     Reply(403, {}, b"no CORS"),
 ]
 
