@@ -26,7 +26,7 @@ def texts() -> Mapping[str, str]:
 
 
 def _run(program: str, *arguments: str, text: str = "") -> str:
-    command = [_PROGRAMS / program, *arguments]
+    command: list[str | Path] = [_PROGRAMS / program, *arguments]
     return subprocess.run(command, cwd=FOLDER / "src", input=text, check=True, capture_output=True, text=True).stdout  # noqa: S603 - programs of the lock file
 
 

@@ -24,7 +24,8 @@ _MOST_ITEMS = 3  # of an array
 _NOT_SHOWN = "(not shown)"
 
 _OWN_NAMES = frozenset([
-    "ip", "userAgent", "bot", "referrer", "title", "locale", "term", "content", "click_id", "click_id_type",
+    "ip", "userAgent", "bot", "referrer", "title", "locale", "timezone", "viewport", "width", "height",
+    "term", "content", "click_id", "click_id_type",
 ])  # fmt: skip
 """Names that plugins, intakes and the browser client give, and that no schema declares."""
 

@@ -41,7 +41,7 @@ def test_the_files_are_made_from_the_sources() -> None:
 
 
 def test_npm_packs_a_module_a_classic_script_the_snippet_and_the_types(tmp_path: Path) -> None:
-    command = ["npm", "pack", "--json", "--pack-destination", tmp_path, browser_client.FOLDER]
+    command: list[str | Path] = ["npm", "pack", "--json", "--pack-destination", tmp_path, browser_client.FOLDER]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     (packed,) = tmp_path.iterdir()
     with tarfile.open(packed) as archive:
@@ -78,7 +78,14 @@ def test_the_compiler_takes_what_is_right_and_names_a_wrong_field(version: int, 
     }  # fmt: skip
     config = {"compilerOptions": options, "files": ["right.ts", "wrong.ts"]}
     (tmp_path / "tsconfig.json").write_text(json.dumps(config))
-    command = ["node", MODULES / f"typescript{version}" / "bin" / "tsc", "--pretty", "false", "-p", tmp_path]
+    command: list[str | Path] = [
+        "node",
+        MODULES / f"typescript{version}" / "bin" / "tsc",
+        "--pretty",
+        "false",
+        "-p",
+        tmp_path,
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     found = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
     assert len(found) == len(WRONG), done.stdout

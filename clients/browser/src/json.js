@@ -3,30 +3,28 @@
 import { count } from './device.js'
 import { warn } from './state.js'
 
-const MOST_VALUES = 10e3
-
 let left = 0
 let deepest
 
 /** Half of a surrogate pair becomes U+FFFD. */
 const quote = (text) => JSON.stringify(`${text}`.replace(/\p{Surrogate}/gu, '\ufffd'))
 
-/** What cannot be written is left out and counted. Undefined if that is all of it. */
-export function json(value, depth) {
+/** What cannot be written, is too deep or too much, is left out and counted. Undefined if that is all of it. */
+export function json(value, depth, most = Infinity) {
   deepest = depth
-  left = MOST_VALUES
+  left = most
   return part(() => value, [])
 }
 
 /** The value as JSON has it, with room for more objects around it. */
-export const copy = (value) => JSON.parse(json(value, 100))
+export const copy = (value) => JSON.parse(json(value, 100, 10e3))
 
 function part(take, above) {
   try {
     return written(take(), above)
   } catch (error) {
     count('unserializable')
-    warn('left out:', error)
+    warn('lost:', error)
   }
 }
 
@@ -37,7 +35,6 @@ function written(value, above) {
     case 'bigint':
       return quote(value)
     case 'boolean':
-      return `${value}`
     case 'number':
       if (!isFinite(value)) throw TypeError()
       return `${value}`
@@ -47,8 +44,8 @@ function written(value, above) {
 }
 
 function object(value, above) {
-  // A very deep object, a cyclic one, or an element of the page.
-  if (above[deepest] || above.includes(value) || value.nodeType) throw TypeError()
+  // A very deep object, a cyclic one, an element of the page or its window.
+  if (above[deepest] || above.includes(value) || value.nodeType || value.window === value) throw TypeError()
   const inside = [...above, value]
   const bare = value.toISOString?.() ?? value.valueOf?.() ?? value // of a `Date` or a `String`
   if (bare !== value) return written(bare, inside)
@@ -56,8 +53,8 @@ function object(value, above) {
   if (value[Symbol.iterator]) {
     const parts = []
     for (const each of value) {
-      if (left < 0) break
       parts.push(part(() => each, inside))
+      if (left < -1) break // which has been counted
     }
     return `[${parts.filter((each) => each).join()}]`
   }
@@ -69,6 +66,7 @@ function object(value, above) {
   for (const name of Object.keys(value)) {
     const text = part(() => value[name], inside)
     if (text) members.push(`${quote(name)}:${text}`)
+    if (left < -1) break
   }
   return `{${members.join()}}`
 }

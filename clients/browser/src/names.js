@@ -16,7 +16,7 @@ const NUMBERS = /^(price|quantity|position|total|revenue|shipping|tax|discount|v
 let keys
 
 /** Segment's old names have the words of the new ones in another order: `Completed Order`, `completed_order`. */
-const letters = (name) => [...name.toLowerCase().replace(/[\s_-]/g, '')].sort().join('')
+const letters = (name) => [...name.toLowerCase().replace(/[\s_-]/g, '')].sort().join()
 
 /** The key that a name means. A name that means none may be a key of the shop's own schemas. */
 export function keyOf(name) {
@@ -36,7 +36,7 @@ function tidy(members) {
   const made = { ...members }
   for (const [name, value] of Object.entries(members)) {
     if (value === null) delete made[name]
-    else if (NUMBERS.test(name) && /^-?\d+(\.\d+)?$/.test(`${value}`.trim())) made[name] = Number(value)
+    else if (NUMBERS.test(name) && /^-?\d+(\.\d+)?$/.test(`${value}`.trim())) made[name] = +value
   }
   return made
 }

@@ -29,7 +29,7 @@ export function send(ends) {
   if (refused || !(granted || options.beforeConsent === 'anonymous') || (requests.size && ends !== true)) return
   trim()
   const now = Date.now()
-  const pause = Number(read('ingestd.pause'))
+  const pause = read('ingestd.pause')
   if (isAhead(pause, now)) return later(pause - now)
   const { batch, next } = oldest(most)
   if (batch.length) request(batch)
@@ -117,7 +117,7 @@ function settle(batch, left, answer, told) {
     remove('ingestd.pause')
     return 0
   }
-  const asked = 1000 * Number(answer?.headers.get('retry-after'))
+  const asked = 1000 * answer?.headers.get('retry-after')
   const wait = (Math.min(LONGEST, asked) || Math.min(60e3, 1000 * 2 ** attempts++)) * (1 + Math.random() / 2)
   write('ingestd.pause', `${Date.now() + wait}`)
   return wait

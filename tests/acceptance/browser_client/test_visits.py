@@ -381,7 +381,7 @@ def test_nothing_that_a_page_gives_throws_and_a_refused_event_is_a_warning_with_
     (warning,) = [text for text in tab.complaints if "Product Viewed" in text]
     assert "/data/price: expected number, got string" in warning
     assert "/data/name: " in warning
-    assert [text for text in tab.complaints if "left out" in text]
+    assert [text for text in tab.complaints if "lost:" in text]
     click(tab, 2)
     wait_until(lambda: numbers(shop, place) == [1, 2])
     # A cyclic member and a symbol; an event without a key and one with a wrong price.
