@@ -243,7 +243,7 @@ def agrees(found: Sequence[bytes], reference: Reference) -> None:
         for model, shares in expected["credits"].items():
             if body["credits"][model] is None:  # too many for a reversal
                 assert body["type"] == "attribution_reversal"
-                assert len(shares) > 12
+                assert len(shares) > 4  # a reversal of a public key has less room than one of a server key
                 del weights[model]
                 continue
             whole = dict.fromkeys(shares, 0.0) | weights.pop(model)  # a record does not contain touches without a share

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 __all__ = ["HOUR", "Reference", "Rules", "amount_of"]
 
 HOUR = 3_600_000
+DAY = 24 * HOUR
 FIELDS = ("source", "medium", "name", "term", "content")
 MAX_WAITING = 20
 MAX_AMOUNT = 10**12
@@ -59,6 +60,7 @@ class _Link(NamedTuple):
     tenant: str
     visitor: str
     user: str
+    at: int
 
 
 @dataclass
@@ -110,7 +112,25 @@ class Reference:
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
                 self._touches.append(_Touch(at, position, received, record["tenant"], record["anonymousId"], shown))
             if record["type"] == "identify" and self._links_its_visitor(record, named=named):
-                self._links.append(_Link(record["tenant"], record["anonymousId"], record["userId"]))
+                self._link(record, record["userId"])
+            elif shown is not None and named:
+                self._renew(record)
+
+    def _link_of(self, record: Mapping[str, Any]) -> _Link | None:
+        """The last link of the record's visitor."""
+        visitor = record["tenant"], record["anonymousId"]
+        return next((link for link in reversed(self._links) if (link.tenant, link.visitor) == visitor), None)
+
+    def _renew(self, record: Mapping[str, Any]) -> None:
+        """A touchpoint makes the link of its visitor anew if the link is older than 30 days, and still counts."""
+        link = self._link_of(record)
+        if link is not None and 30 * DAY < _moment(record["receivedAt"]) - link.at <= 400 * DAY:
+            self._link(record, link.user)
+
+    def _link(self, record: Mapping[str, Any], user: str) -> None:
+        before, at = self._link_of(record), _moment(record["receivedAt"])
+        at = max(at, before.at) if before is not None and before.user == user else at
+        self._links.append(_Link(record["tenant"], record["anonymousId"], user, at))
 
     def _named(self, text: str | None) -> str | None:
         """The id, or None if the text names nobody."""
@@ -132,12 +152,13 @@ class Reference:
             self.orders["repeated" if _value(decided.order) == _value(order) else "conflict"] += 1
             return
         tenant, visitor, at = order["tenant"], order["anonymousId"], _moment(order["timestamp"])
-        links = [link for link in self._links if (link.tenant, link.visitor) == (tenant, visitor)]
-        user = order["userId"] or (links[-1].user if links and self._named(visitor) is not None else None)
+        link, received = self._link_of(order), _moment(order["receivedAt"])
+        is_linked = link is not None and received - link.at <= 400 * DAY and self._named(visitor) is not None
+        user = order["userId"] or (link.user if link is not None and is_linked else None)
         oldest = max(at - self._rules.window, _moment(order["receivedAt"]) - self._rules.window - self._rules.late)
         journey = sorted(
             touch
-            for each in {visitor, *self._visitors(tenant, self._named(user))} - {*self._rules.unusable}
+            for each in {visitor, *self._visitors(tenant, self._named(user), received)} - {*self._rules.unusable}
             for touch in self._remembered(tenant, each)
             if oldest <= touch.at <= at
         )
@@ -315,16 +336,17 @@ class Reference:
         order_id = self._order_id(record)
         return record["tenant"], f"event {record['id']}" if order_id is None else f"order {order_id}"
 
-    def _visitors(self, tenant: str, user: str | None) -> list[str]:
+    def _visitors(self, tenant: str, user: str | None, now: int) -> list[str]:
         """The visitors of the user at this time. Beyond the limit only the ones linked last."""
-        found: list[str] = []
+        found: dict[str, int] = {}
         for link in self._links:
             if link.tenant == tenant:
-                if link.visitor in found:
-                    found.remove(link.visitor)
+                newest = max(found.values(), default=0)
+                found.pop(link.visitor, None)
                 if link.user == user:
-                    found = [*found, link.visitor][-self._rules.max_visitors :]
-        return found
+                    found[link.visitor] = max(link.at, newest)
+                    found = dict([*found.items()][-self._rules.max_visitors :])
+        return [visitor for visitor, at in found.items() if now - at <= 400 * DAY]
 
     def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
         """The remembered arrivals of a visitor: no old ones, and beyond the limit the first and the newest ones."""
