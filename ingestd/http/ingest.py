@@ -63,7 +63,7 @@ class Exchange:
     def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
         check_host(start_line.version, headers)
         length = headers.get("Content-Length", "")
-        if len(length) > _LONGEST_LENGTH:
+        if len(length) > _LONGEST_LENGTH and not length.isdigit():  # thousands of digits are too large instead
             raise HTTPInputError("the Content-Length is too long")
         # Not in `__init__`: an exchange may wait a minute for its request, and a reload may happen meanwhile.
         self._settings = self._ingest.settings

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["FaultBudget", "Suggestions"]
+__all__ = ["MAX_EXPLAINED_VALUES", "FaultBudget", "Suggestions"]
 
 MAX_EXPLAINED_VALUES = 500
 """The number of values in events at fault of which all faults are told. jsonschema_rs takes up to 7 µs for each."""

@@ -18,7 +18,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from ingestd.api.errors import BadRequest, ConfigError, SchemaFault, SchemaViolation, UnknownKey
 from ingestd.api.json_text import decode_json
 
-from .fault_budget import FaultBudget, Suggestions
+from .fault_budget import MAX_EXPLAINED_VALUES, FaultBudget, Suggestions
 from .number_places import NumberPlaces
 from .schema_files import DRAFT, SchemaFile, json_pointer, read_schemas, shorten
 from .schema_places import schema_pointer
@@ -219,7 +219,11 @@ class Validator:
             raise _unexplained()
         if budget.explains(body):
             raise _all_faults([compiled], body, code="invalid_data")
-        raise _first_fault(compiled, body, code="invalid_data")
+        told = None
+        if budget.values:
+            beginning = _beginning(body)
+            told = _faults_of_beginning(compiled, beginning) if budget.explains(beginning) else None
+        raise told or _first_fault(compiled, body, code="invalid_data")
 
     def _unknown_key(self, key: str, budget: FaultBudget) -> str:
         detail = f'"{shorten(key, _MAX_QUOTED_KEY)}" is not a supported event key'
@@ -276,9 +280,30 @@ def _of_envelope(
     return _all_faults(both, body, code="invalid_envelope")
 
 
+def _beginning(value: Any) -> Any:
+    """The value with the first elements of each array only. No answer tells the faults of more."""
+    if type(value) is dict and len(value) <= MAX_EXPLAINED_VALUES:
+        return {name: _beginning(inner) for name, inner in value.items()}
+    return [_beginning(inner) for inner in value[:MAX_VIOLATIONS]] if type(value) is list else value
+
+
+def _faults_of_beginning(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> BadRequest | None:
+    """The answer with the faults of a body that `_beginning` has made; None if the faults are behind it."""
+    # A rule for an array as a whole does not hold for its beginning.
+    errors = [error for error in compiled.iter_errors(body) if type(error.instance) is not list]
+    if not errors:
+        return None
+    told = _told(errors)
+    detail = f"{told.detail} (there may be more: of a large body, the beginning of each array is explained)"
+    return BadRequest(detail, code=told.code, errors=told.errors, fault=told.fault)
+
+
 def _all_faults(validators: Sequence[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
     """The answer with the faults of a body that `validators` find."""
-    errors = [error for compiled in validators for error in compiled.iter_errors(body)]
+    return _told([error for compiled in validators for error in compiled.iter_errors(body)], code=code)
+
+
+def _told(errors: Sequence[jsonschema_rs.ValidationError], *, code: str = "invalid_data") -> BadRequest:
     # Two schemas may report the same fault. A dictionary keeps the order.
     told: dict[SchemaViolation, None] = {}
     for violation in (violation for error in errors for violation in _violations(error)):

@@ -480,7 +480,7 @@ def test_configured_origins_are_echoed_and_others_are_not(configured: Configured
         echoed = origin if origin in ALLOWED else None
         for key, status in ((configured.public, 200), ("wrong", 401)):
             answer = configured.daemon.post("/track", GOOD, key, Origin=origin)
-            assert (answer.status, origin_of(answer)) == (status, echoed)
+            assert (answer.status, origin_of(answer)) == (status if echoed else 403, echoed)
         for method, path in (("GET", "/track"), ("OPTIONS", "/track"), ("OPTIONS", "/nothing")):
             answer = configured.daemon.request(method, BASE + path, headers={"Origin": origin})
             assert origin_of(answer) == echoed
