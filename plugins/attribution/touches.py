@@ -121,13 +121,15 @@ def campaign_of(given: Any, page: Any) -> Campaign:
 def _utm(url: str) -> Campaign:
     """The campaign in the parameters of an address.
 
-    They stand in its query or its fragment, as `#utm_…` or `#/path?utm_…`. A name may have any case. Percent signs and
-    pluses are decoded in names and values. Of repeated parameters, the first value that is not blank counts.
+    They stand in its query, or else in its fragment, as `#utm_…` or `#/path?utm_…`. A name may have any case. Percent
+    signs and pluses are decoded in names and values. Of repeated parameters, the first value that is not blank counts.
     """
     start, _, fragment = url.partition("#")
-    query = start.partition("?")[2]
-    if fragment:
-        query += "&" + (fragment.partition("?")[2] or fragment)
+    campaign = _campaign_in(start.partition("?")[2])
+    return _campaign_in(fragment.partition("?")[2] or fragment) if fragment and campaign == _NONE else campaign
+
+
+def _campaign_in(query: str) -> Campaign:
     found: list[str | None] = [None] * len(_UTM)
     for parameter in query.split("&", _MAX_PARAMETERS)[:_MAX_PARAMETERS]:
         name, _, value = parameter.partition("=")

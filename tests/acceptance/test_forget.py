@@ -37,7 +37,7 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     for number in range(40):
         long = "ada-search " * (1000 if number % 10 == 0 else 5)
         context = {"campaign": {"name": "ada-campaign"}, "ip": "ada-search"}
-        further = {"dispatchId": "ada-dispatch", "messageId": f"ada-message-{number}", "note": "ada-search"}
+        further = {"dispatchId": f"ada-dispatch-{number}", "messageId": f"ada-message-{number}", "note": "ada-search"}
         send("/track", track("ada-visitor", **further, context=context, data={"query": long}))
         send("/track", track(f"visitor-{number}"))
     send("/identify/public", identify("ada-visitor", "ada", "ada@example.com"))

@@ -10,13 +10,16 @@ const CLICK_ID = /^(([dgy]|fb|tt|tw)clid|[gw]braid|msclkid|li_fat_id|ScCid|epik|
 export const SECRETS =
   'token code password pass pwd key secret auth signature sig session sid otp pin jwt email mail phone'.split(' ')
 
-/** The campaign in the query of an address, or in its fragment; undefined if there is none. */
+/** The campaign in the query of an address, otherwise in its fragment; undefined if there is none. */
 export function campaignOf(address) {
   const [start, fragment = ''] = address.split(/#(.*)/s)
-  const [, query] = start.split(/\?(.*)/s)
   const [path, inside] = fragment.split(/\?(.*)/s)
+  return campaignIn(start.split(/\?(.*)/s)[1]) ?? campaignIn(inside || path)
+}
+
+function campaignIn(query) {
   const found = { __proto__: null }
-  for (const [name, given] of new URLSearchParams(`&${query}&${inside || path}`)) {
+  for (const [name, given] of new URLSearchParams(`&${query}`)) {
     const value = given.trim().slice(0, LONGEST_VALUE)
     if (!value) continue
     const tag = /^utm_([a-z]\w{0,30})$/i.exec(name)?.[1].toLowerCase()
