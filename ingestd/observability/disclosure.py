@@ -14,9 +14,9 @@ from typing import Any
 
 from ingestd.api.errors import Refused
 from ingestd.config import ShowData
+from ingestd.validation.faults import is_value_free
 from ingestd.validation.schema_files import SchemaFile
 from ingestd.validation.schema_places import ITEM, UNDECLARED, declared_names
-from ingestd.validation.validator import is_value_free
 
 __all__ = ["Disclosure"]
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, SchemaViolation
 from ingestd.observability.disclosure import Disclosure
-from ingestd.validation.validator import Validator, is_value_free
+from ingestd.validation.faults import is_value_free
+from ingestd.validation.validator import Validator
 
 VALIDATOR = Validator.load(None)
 SHAPE = Disclosure("shape", VALIDATOR.sources, VALIDATOR.keys)

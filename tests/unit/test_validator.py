@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from ingestd.api.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
 from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
 from ingestd.validation.fault_budget import FaultBudget
+from ingestd.validation.faults import MAX_VIOLATIONS
 from ingestd.validation.schema_files import DRAFT
-from ingestd.validation.validator import MAX_DEPTH, MAX_VIOLATIONS, Validator, parse_body
+from ingestd.validation.validator import MAX_DEPTH, Validator, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
 from tests.support.reference import Reference
 
