@@ -17,7 +17,7 @@ _VISITOR = 90 * _DAY
 _USER = 400 * _DAY
 """After the last use of a link, and the last trait of a user. Browsers keep no cookie for longer."""
 _AGAIN = 30.0  # seconds after a failure
-_MARK = state_key("identity-ends", "", "attribution")
+_MARK = state_key("state-ends", "", "")
 
 
 def visitor_life(profile: str, now: int) -> int:

@@ -261,7 +261,7 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
             order(shops, daemon, index, f"o-{index}", 10 * (index + 1))
         shops.delivered()
         rows = list(map(json.loads, shops.command("attribution", "report", "--since", "1d", "--json").splitlines()))
-        assert {row["campaign"]: row["revenue"] for row in rows} == {"source-0": 10, "source-1": 20, "source-2": 30}
+        assert {row["source"]: row["revenue"] for row in rows} == {"source-0": 10, "source-1": 20, "source-2": 30}
         assert "source-2" in shops.command("attribution", "show", "o-2")
         assert "is not attributed" in shops.run("attribution", "show", "o-7")[1]
         (panel,) = daemon.ops("/status.json").json()["panels"]
@@ -277,7 +277,7 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
         assert {session["tenant"] for session in found["sessions"]} == {shops.tenants[2]}
     with shops.away(1):
         printed, error = shops.run("attribution", "report", "--since", "1d", "--json")
-        assert {json.loads(line)["campaign"] for line in printed.splitlines()} == {"source-0", "source-2"}
+        assert {json.loads(line)["source"] for line in printed.splitlines()} == {"source-0", "source-2"}
         assert "partition 1 is out of reach, so orders of its tenants are missing here" in error
         error = shops.run("attribution", "show", "o-1")[1]
         assert "partition 1 is out of reach, so the order 'o-1' was not found, but may be there" in error
@@ -311,13 +311,13 @@ def test_check_tells_the_state_of_all_partitions(shops: Shops) -> None:
             shops.send(daemon, index, index)
         shops.delivered()
     told = shops.told("check")
-    assert [(each["name"], each["records"]) for each in told["journal"]] == [("size", 3)]
+    assert [each["records"] for each in told["journal"] if each["name"] == "size"] == [3]
     assert {each["name"]: each["lag"] for each in told["consumers"]}["sink:crm"] == 0
     with shops.away(1):
         printed, _ = shops.run("check", "--json", code=75)
         found = json.loads(printed)
         assert ("partition 1", "unavailable") in [(each["name"], each["status"]) for each in found["store"]]
-        assert [each["records"] for each in found["journal"]] == [2]
+        assert [each["records"] for each in found["journal"] if each["name"] == "size"] == [2]
 
 
 def test_keys_are_in_the_first_partition(shops: Shops) -> None:

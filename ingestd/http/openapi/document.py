@@ -70,7 +70,10 @@ _TAGS = {
     True: ("Server", "For servers, with a server key and a signature."),
 }
 
-_NAMES = ("AnyEvent", "Batch", "BatchIdentify", "BatchItem")
+_NAMES = (
+    "AnyEvent", "Batch", "BatchIdentify", "BatchItem", "SignedBatch", "SignedBatchIdentify", "SignedBatchItem",
+    "SignedIdentify",
+)  # fmt: skip
 
 
 def listener_url(listen: Address) -> str:
@@ -97,6 +100,15 @@ def make_document(files: Sequence[SchemaFile], server: str) -> dict[str, Any]:
         Body.IDENTIFY: _body(components.location_of(_IDENTIFY), _IDENTIFY_EXAMPLES),
         Body.BATCH: _body(location("Batch"), _BATCH_EXAMPLES),
     }
+    signed_bodies = {
+        **bodies,
+        Body.IDENTIFY: _body(location("SignedIdentify"), _IDENTIFY_EXAMPLES),
+        Body.BATCH: _body(location("SignedBatch"), _BATCH_EXAMPLES),
+    }
+    paths = {
+        f"{BASE_PATH}{each.path}": {"post": _operation(each, (signed_bodies if each.signed else bodies)[each.body])}
+        for each in OPERATIONS
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -108,7 +120,7 @@ def make_document(files: Sequence[SchemaFile], server: str) -> dict[str, Any]:
         },
         "servers": [{"url": server}],
         "tags": [{"name": name, "description": text} for name, text in _TAGS.values()],
-        "paths": {f"{BASE_PATH}{each.path}": {"post": _operation(each, bodies[each.body])} for each in OPERATIONS},
+        "paths": paths,
         "components": {
             "schemas": {
                 **_event_schemas(components, events, names),
@@ -182,35 +194,55 @@ def _batch_schemas(components: SchemaComponents) -> Mapping[str, Schema]:
         "required": ["type"],
         "properties": {"type": {"type": "string", "const": "identify"}},
     }
+    signed_identify = location("SignedIdentify")
     return {
-        "Batch": {
-            "title": "Batch",
-            "description": "Events and identify requests. Members other than `events` and `sentAt` are ignored.",
-            "type": "object",
-            "required": ["events"],
-            "properties": {
-                "events": {
-                    "type": "array",
-                    "minItems": 1,
-                    "maxItems": MAX_EVENTS,
-                    "items": {"$ref": location("BatchItem")},
-                },
-                "sentAt": {
-                    "description": "The time of sending by the client's clock. `/batch` corrects `timestamp` by it."
-                },
+        "Batch": _batch("Batch", "Events and identify requests.", "BatchItem"),
+        "BatchItem": _batch_item("Batch item", is_identify, "BatchIdentify", identify),
+        "BatchIdentify": {"title": "Identify request of a batch", "allOf": [{"$ref": identify}, is_identify]},
+        # A signed body is valid for one purpose.
+        "SignedBatch": {
+            **_batch("Signed batch", "Events and identify requests, which have no `key`.", "SignedBatchItem"),
+            "not": {"required": ["anonymousId"]},
+        },
+        "SignedBatchItem": _batch_item("Signed batch item", is_identify, "SignedBatchIdentify", signed_identify),
+        "SignedBatchIdentify": {
+            "title": "Identify request of a signed batch",
+            "allOf": [{"$ref": signed_identify}, is_identify],
+        },
+        "SignedIdentify": {
+            "title": "Signed identify request",
+            "description": "An identify request without `key`.",
+            "allOf": [{"$ref": identify}],
+            "not": {"required": ["key"]},
+        },
+    }
+
+
+def _batch(title: str, description: str, item: str) -> Schema:
+    return {
+        "title": title,
+        "description": f"{description} Members other than `events` and `sentAt` are ignored.",
+        "type": "object",
+        "required": ["events"],
+        "properties": {
+            "events": {"type": "array", "minItems": 1, "maxItems": MAX_EVENTS, "items": {"$ref": location(item)}},
+            "sentAt": {
+                "description": "The time of sending by the client's clock. `/batch` corrects `timestamp` by it."
             },
         },
-        # `if` and `then` settle the rare event that is also an identify request. Generators of code ignore them.
-        "BatchItem": {
-            "title": "Batch item",
-            "description": "An event, or an identify request with its `type`.",
-            "type": "object",
-            "properties": {"type": {"type": "string", "enum": ["event", "identify"]}},
-            "anyOf": [{"$ref": location("AnyEvent")}, {"$ref": location("BatchIdentify")}],
-            "if": is_identify,
-            "then": {"$ref": identify},
-        },
-        "BatchIdentify": {"title": "Identify request of a batch", "allOf": [{"$ref": identify}, is_identify]},
+    }
+
+
+def _batch_item(title: str, is_identify: Schema, member: str, identify: str) -> Schema:
+    # `if` and `then` settle the rare event that is also an identify request. Generators of code ignore them.
+    return {
+        "title": title,
+        "description": "An event, or an identify request with its `type`.",
+        "type": "object",
+        "properties": {"type": {"type": "string", "enum": ["event", "identify"]}},
+        "anyOf": [{"$ref": location("AnyEvent")}, {"$ref": location(member)}],
+        "if": is_identify,
+        "then": {"$ref": identify},
     }
 
 
