@@ -10,13 +10,14 @@ REMOVED = "removed by ingestd forget"
 """Replaces the text of an error of before."""
 
 _MARK = state_key("erased", "", "")
+_LIFE = 86_400_000  # milliseconds: daemons look each second, but may be cut off from the store
 
 
 async def last_erasure(state: State) -> str | None:
-    """The newest mark, or None if there was none."""
+    """The newest mark of the last day, or None."""
     return await state.get(_MARK)
 
 
 async def note_erasure(state: State, mark: str) -> None:
     """Call with a new mark when an erasure begins, and again once the person's data is blanked."""
-    await state.put(_MARK, mark)
+    await state.put(_MARK, mark, _LIFE)

@@ -44,7 +44,7 @@ class Forgotten:
     async def _look(self, partition: Partition, group: Consumers) -> None:
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
             erasure = await last_erasure(partition.store.begin(times.now()))
-            if self._known.setdefault(partition.name, erasure) == erasure:
+            if self._known.setdefault(partition.name, erasure) == erasure or erasure is None:  # None: it has ended
                 return
             self._known[partition.name] = erasure
             group.person_forgotten()
