@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -166,21 +167,24 @@ def requests(sendings: Sequence[Sent], *, with_strangers: bool) -> Iterator[Requ
         yield Request(endpoint, {}, partial(bytes, raw), received_at=now, id=record_id, batch=sent.batch)
 
 
-async def pipeline_on(backend: Backend, links: Links) -> Pipeline:
+@asynccontextmanager
+async def pipeline_on(backend: Backend, links: Links) -> AsyncIterator[Pipeline]:
     """A pipeline with the lowest bounds for public links."""
+    daemon = PluginDaemon(backend)
     identity = IdentityPlugin(IdentityPlugin.Options(links=links, max_links=1, max_visitors=1))
-    identity.startup(PluginDaemon(backend))
+    identity.startup(daemon)
     manager = pluggy.PluginManager(hookspecs.HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
     for plugin in (SessionPlugin(SessionPlugin.Options()), identity, Callers()):
         manager.register(plugin, type(plugin).__name__)
-    metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), PluginDaemon(backend).unusable_ids
+    metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), daemon.unusable_ids
     validator = Validator.load(None)
-    return Pipeline(
+    yield Pipeline(
         Hooks(manager), validator, backend.store, backend.partitions, metrics,
         backpressures=[backpressure], live=live_events(validator), max_body=10_000, max_batch_body=10_000,
         unusable_ids=unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
+    await daemon.stop()
 
 
 async def outcome(
@@ -194,12 +198,12 @@ async def outcome(
     """The attributions and reversals derived from the requests."""
     with tempfile.TemporaryDirectory() as folder:
         async with attributing(Path(folder), rules, open_backend) as attribution:
-            pipeline = await pipeline_on(attribution.backend, links)
-            for request in requests(sendings, with_strangers=with_strangers):
-                answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-                await pipeline.handle(request, answered.set_result)
-                answer = await answered
-                assert answer.status == 200, answer.body
+            async with pipeline_on(attribution.backend, links) as pipeline:
+                for request in requests(sendings, with_strangers=with_strangers):
+                    answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+                    await pipeline.handle(request, answered.set_result)
+                    answer = await answered
+                    assert answer.status == 200, answer.body
             await attribution.work_off(repeat(1000), LONG_AFTER)
             return await attribution.derived()
 

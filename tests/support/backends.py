@@ -39,6 +39,13 @@ class PluginDaemon:
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         self.tasks.append(asyncio.create_task(work, name=name))
 
+    async def stop(self) -> None:
+        """Cancel the watched tasks, and fail if one of them has failed."""
+        for task in self.tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self.tasks, return_exceptions=True):
+            assert isinstance(ended, asyncio.CancelledError), ended
+
 
 @asynccontextmanager
 async def sqlite_backend(folder: Path, *, serving: bool = True) -> AsyncIterator[Backend]:
@@ -61,7 +68,4 @@ async def sqlite_daemon(folder: Path, *, serving: bool = True) -> AsyncIterator[
         try:
             yield daemon
         finally:
-            for task in daemon.tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*daemon.tasks, return_exceptions=True):
-                assert isinstance(ended, asyncio.CancelledError), ended
+            await daemon.stop()
