@@ -19,24 +19,24 @@ from tests.support.tab import AnyBrowser
 _NUMBERS = count()
 
 
-@pytest.fixture(scope="session", params=[Browser, Firefox], ids=["chromium", "firefox"])
+@pytest.fixture(scope="package", params=[Browser, Firefox], ids=["chromium", "firefox"])
 def browser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBrowser]:
     with request.param(tmp_path_factory.mktemp("profile")) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pages() -> Iterator[ShopPages]:
     with shop_pages() as served:
         yield served
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return Shop(tmp_path_factory.mktemp("shop"), {"http": 'shutdown_timeout = "100ms"\nshutdown_grace = "0s"'})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def daemon(shop: Shop) -> Iterator[Daemon]:
     with shop.serve() as running:
         yield running
