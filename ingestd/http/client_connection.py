@@ -1,13 +1,14 @@
 """A client's connection to either HTTP server, with the phase of its request.
 
 `Connections` sets the limits. Each server has a subclass of `Client`, which reports the phases of a request and
-implements `send_raw`, `drop_rest`, `close_after_flush` and `close`.
+implements `stop_reading`, `send_raw`, `drop_rest`, `close_after_flush` and `close`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
@@ -86,6 +87,22 @@ class Client(ABC):
         elif self.phase != "end":
             self.send_raw(self.connections.refusal(refused))
         self.close_after_flush()
+
+    def refuse_late(self, refused: Refused, reason: Refusal) -> None:
+        """Refuse a request as `refuse` does, but a second late beside single events, and read nothing meanwhile."""
+        if self.exchange is not None and self.exchange.hold_back(partial(self._refuse_held, refused, reason)):
+            self.release(self.received)
+            self.stop_reading()
+        else:
+            self.refuse(refused, reason)
+
+    def _refuse_held(self, refused: Refused, reason: Refusal) -> None:
+        if self.is_open:
+            self.refuse(refused, reason)
+
+    @abstractmethod
+    def stop_reading(self) -> None:
+        """Leave the rest of the request in the client's system. Bytes of it that have been read already are dropped."""
 
     @abstractmethod
     def descriptor(self) -> int:

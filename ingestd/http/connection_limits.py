@@ -208,7 +208,7 @@ class Connections:
             if self.buffered <= self._most_buffered:
                 return
             if client.phase in {"headers", "body"}:
-                client.refuse(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
+                client.refuse_late(Unavailable(_TOO_MUCH), Refusal.TOO_MUCH_BUFFERED)
             elif self.buffered <= self._most_buffered + _AHEAD:
                 continue
             elif client.unread:

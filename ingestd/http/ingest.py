@@ -37,6 +37,8 @@ _LONGEST_LENGTH = 200  # characters of a Content-Length, which may repeat one nu
 _READ_BEYOND = 1 << 20  # bytes
 _MOST_PIECES = 64
 _SMALL_PIECE = 512  # bytes, on average
+_USUAL_LINES = 32  # header lines
+_USUAL_HEAD = 2048  # bytes of headers
 
 
 class Exchange:
@@ -57,6 +59,8 @@ class Exchange:
         self._closing = False
         """Whether the connection ends with this answer."""
         self._answered = False
+        self._held_back = False
+        """Whether its refusal is sent later. The rest of the request is not read."""
 
     # Callbacks of the server
 
@@ -94,7 +98,7 @@ class Exchange:
             self._cut_off()
 
     def data_received(self, chunk: bytes) -> None:
-        if self._answered:
+        if self._answered or self._held_back:
             return
         self._size += len(chunk)
         if self._size <= self._limit:
@@ -110,7 +114,7 @@ class Exchange:
             self._cut_off()
 
     def finish(self) -> None:
-        if self._answered:
+        if self._answered or self._held_back:
             return
         operation = self._operation
         if (
@@ -120,7 +124,7 @@ class Exchange:
             or self._foreign
             or self._size > self._limit
         ):
-            if self._size <= SMALL or not self.hold_back(self._answer_without_pipeline):
+            if not self._is_long() or not self.hold_back(self._answer_without_pipeline):
                 self._answer_without_pipeline()
         else:
             self._kept = self._size
@@ -136,10 +140,11 @@ class Exchange:
 
     def hold_back(self, send: Callable[[], None]) -> bool:
         """If single events come, free the body and call `send` a second later. Returns whether it will be called."""
-        if self._answered or not self._settings.pipeline.pace.is_beside_singles():
+        if self._answered or self._held_back or not self._settings.pipeline.pace.is_beside_singles():
             return False
         self._client.release(sum(map(len, self._chunks)))
         self._chunks = []
+        self._held_back = True
         self._ingest.held_back.add(send)
         return True
 
@@ -199,11 +204,17 @@ class Exchange:
 
     def _give(self, answer: Answer) -> None:
         self._client.connections.done_with(self._kept)
-        if answer.late:
+        is_refusal = answer.status >= 400
+        if answer.late or (is_refusal and self._is_long() and self._settings.pipeline.pace.is_beside_singles()):
             self._chunks = []
             self._ingest.held_back.add(partial(self._write_given, answer))
         else:
             self._write_given(answer)
+
+    def _is_long(self) -> bool:
+        """Whether the request took longer to receive or decode than a usual event of a browser."""
+        headers = self._headers
+        return self._size > SMALL or _has_long_head(headers) or headers.get("Content-Encoding") is not None
 
     def _write_given(self, answer: Answer) -> None:
         try:
@@ -330,6 +341,13 @@ class Exchange:
     def _end(self) -> None:
         self._answered = True
         self._ingest.active.discard(self)
+
+
+def _has_long_head(headers: Mapping[str, str]) -> bool:
+    if _line_count(headers) > _USUAL_LINES:
+        return True
+    size = headers.size if isinstance(headers, RequestHeaders) else sum(map(len, headers.values()))
+    return size > _USUAL_HEAD
 
 
 def _line_count(headers: Mapping[str, str]) -> int:

@@ -338,7 +338,6 @@ class Pipeline:
         answer = problem(refused, intake=request.intake)
         if isinstance(error, NoRoom):
             self._metrics.batch_refused(error.by)
-        if isinstance(error, NoRoom) or (_is_long(request) and self.pace.is_beside_singles()):
             answer = msgspec.structs.replace(answer, late=True)
         give(answer)
         if self.live.watched:

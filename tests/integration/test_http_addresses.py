@@ -196,6 +196,9 @@ class Silent(Client):
     def close(self) -> None:
         self.connections.closed(self)
 
+    def stop_reading(self) -> None:
+        raise AssertionError
+
 
 CROWD = st.lists(
     st.tuples(

@@ -257,6 +257,33 @@ async def test_beyond_max_buffered_the_oldest_incomplete_request_gets_503(tmp_pa
         assert public.connections.buffered == 0
 
 
+async def test_beside_single_events_that_503_comes_later_and_nothing_more_is_read(
+    tmp_path: Path, door: MakeDoor
+) -> None:
+    """Its sender would send the same bytes again at once."""
+    start = HEAD + b"Content-Length: 55000\r\n\r\n"
+    async with door(tmp_path, options=OPTIONS) as public, AsyncExitStack() as stack:
+        single, old, new = [await stack.enter_async_context(client(public)) for _ in range(3)]
+        public.at(0)
+        await old.send(start + b" " * 50_000)
+        await buffered(public, len(start) + 50_000)
+        public.at(1)
+        await single.send(WHOLE)
+        assert (await single.answer()).status == 200
+        began = asyncio.get_running_loop().time()
+        await new.send(start + b" " * (55_000 - len(BODY)))
+        await buffered(public, 52_000)  # more than one connection has alone, and less than both have
+        await until(lambda: sum(each.received > 1000 for each in public.connections._open) == 1)
+        await old.send(b" " * (5_000 - len(BODY)) + BODY)
+        await new.send(BODY)
+        assert (await new.answer()).status == 200
+        assert public.connections.buffered == 0
+        assert_refused(await old.answer(), 503, "unavailable")
+        assert asyncio.get_running_loop().time() - began > 0.9
+        assert refusals(public) == {"too_much_buffered": 1}
+        assert await old.is_closed()
+
+
 async def test_a_body_beyond_its_limit_is_not_buffered(tmp_path: Path, door: MakeDoor) -> None:
     async with door(tmp_path, options=OPTIONS) as public, client(public) as large:
         await large.send(HEAD + b"Content-Length: 800000\r\n\r\n" + b" " * 799_999)

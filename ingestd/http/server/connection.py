@@ -99,7 +99,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             else:  # the request is answered, and these bytes belong to the next one
                 self.connections.refuse_at_once(self)
         if len(self._rest) > _MOST_HELD:
-            self._stop_reading()
+            self._pause()
 
     def eof_received(self) -> bool:
         """Return whether the connection stays open: the client may still wait for an answer."""
@@ -148,11 +148,9 @@ class FastConnection(asyncio.BufferedProtocol, Client):
 
     def _refuse_malformed(self) -> None:
         """Refuse a malformed head at once, and a malformed body late, since its chunks and its connection cost more."""
-        if not self._holding and self.exchange is not None and self.exchange.hold_back(self._refuse_malformed):
-            self._holding = True
-            self._rest = b""
+        if self.exchange is not None and self.exchange.hold_back(self._refuse_malformed):
             self.release(self.received)
-            self._stop_reading()
+            self.stop_reading()
         elif self.phase != "end":
             self.refuse(malformed(), Refusal.MALFORMED)
 
@@ -284,9 +282,14 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self.release(len(self._rest))
             self._rest = b""
             self._response.no_keep_alive = True
-            self._stop_reading()
+            self._pause()
 
-    def _stop_reading(self) -> None:
+    def stop_reading(self) -> None:
+        self._holding = True
+        self._rest = b""
+        self._pause()
+
+    def _pause(self) -> None:
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()

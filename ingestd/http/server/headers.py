@@ -42,6 +42,10 @@ class RequestHeaders(Mapping[str, str]):
     def line_count(self) -> int:
         return self._text.count("\n") - 1
 
+    @property
+    def size(self) -> int:
+        return len(self._text)
+
     def get(self, name: str, default: Any = None) -> Any:
         value = self._usual.get(name)
         if value is not None:
