@@ -33,6 +33,7 @@ _BODY = 32 * 1024 - 100
 
 _FEW, _MANY, _ATTEMPTS = 2, 20, 4
 """Requests at first, and in each further attempt. CPU time grows in steps of up to 4 ms."""
+_SLOW = 3.0  # seconds for which a machine may be slow, with all requests of a route
 
 
 @cache
@@ -184,5 +185,9 @@ def costs(
     chosen = [(path, operation) for path, operation in routes().items() if only in path]
     for number, (path, operation) in enumerate(chosen):
         sent = [*rows(path, operation, keys[number % len(keys)])][number % share :: share]
-        found = [(cost(server, row, idle, most), row.name) for row in sent]
-        yield path, sorted(found, reverse=True)
+        found = {row: cost(server, row, idle, most) for row in sent}
+        too_costly = [row for row, taken in found.items() if taken > most]
+        if too_costly:
+            time.sleep(_SLOW)
+            found |= {row: min(found[row], cost(server, row, idle, most)) for row in too_costly}
+        yield path, sorted(((taken, row.name) for row, taken in found.items()), reverse=True)
