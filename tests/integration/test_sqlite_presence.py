@@ -121,6 +121,20 @@ async def test_keys_written_during_the_walk_are_found(tmp_path: Path) -> None:
             assert await backend.store.begin(1000).get(key) == f"of {key}"
 
 
+async def test_keys_written_during_two_walks_at_once_are_found(tmp_path: Path) -> None:
+    async with opened(tmp_path / "ingestd.db") as backend:
+        await put(backend, *names("a", 5000))
+        presence = backend.database.presence
+        walks = asyncio.gather(presence.remake(), presence.remake())
+        written = 0
+        while not walks.done():
+            await put(backend, f"0 {written}")
+            written += 1
+        await walks
+        for key in (*names("0", written), *names("a", 5000)[::500]):
+            assert await backend.store.begin(1000).get(key) == f"of {key}"
+
+
 async def test_keys_in_flight_at_the_begin_of_the_walk_are_found(tmp_path: Path) -> None:
     go_on = threading.Event()
 

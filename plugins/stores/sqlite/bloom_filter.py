@@ -65,6 +65,7 @@ class BloomFilter:
         """Has the keys walked so far, and all keys written since the walk began."""
         self._enough = 0
         """Number of keys at which the filter in use is replaced."""
+        self._walking = asyncio.Lock()  # of two walks at once, the first to end would take the keys of the other
 
     @property
     def size(self) -> int:
@@ -89,14 +90,15 @@ class BloomFilter:
 
     async def remake(self) -> None:
         """Make a new filter from the present content of the file. Raises `Unavailable`."""
-        size, keys = self._smallest, await self._count()
-        while self._is_small(size, keys):
-            size *= 2
-        try:
-            while not await self._walk(size):
+        async with self._walking:
+            size, keys = self._smallest, await self._count()
+            while self._is_small(size, keys):
                 size *= 2
-        finally:
-            self._growing = None
+            try:
+                while not await self._walk(size):
+                    size *= 2
+            finally:
+                self._growing = None
 
     def _is_small(self, size: int, keys: int) -> bool:
         # A filter is made at least twice as large as its keys need, so that it lasts.
