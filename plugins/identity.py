@@ -35,6 +35,7 @@ _MONTH = 30 * _DAY
 _VISITORS, _USERS = 0.5, 0.75
 """Shares of `[store] max_size` beyond which traits by public keys are not kept: those of visitors, and of users."""
 _BESIDE_TRAIT = 150  # bytes that a store needs beside a name and a value
+_MOST_COPIED = 2048  # bytes of a visitor's traits that are copied to its first user; more are moved
 
 _CHANGES, _GATHERED = "link-changes", "user-new-visitors"
 """Kinds of entries: the times at which a visitor changed users, and the visitors newly linked to a user."""
@@ -128,7 +129,7 @@ class IdentityPlugin:
             return
         event.linked = True
         if is_first:
-            await self._move_to_user(event, user_id, state)
+            await self._copy_to_user(event, user_id, state)
         await self._add_to_user(event, user_id, fields, state)
 
     async def _add_to_visitor(self, event: Event, fields: Mapping[str, Field], state: State) -> None:
@@ -136,11 +137,11 @@ class IdentityPlugin:
         if self._has_room(event, fields, _VISITORS, state):
             await self._traits.merge(state, profile, fields, visitor_life(profile, state.now))
 
-    async def _move_to_user(self, event: Event, user_id: str, state: State) -> None:
-        """Move the traits of the visitor, unless there is no room. Nothing reads them there after the first link."""
+    async def _copy_to_user(self, event: Event, user_id: str, state: State) -> None:
+        """Copy the traits of the visitor, unless there is no room. Large ones are moved: a link pays for no more."""
         profile = anonymous_profile(event.tenant, event.anonymous_id)
         fields = await state.fields(profile)
-        if fields and await self._add_to_user(event, user_id, fields, state):
+        if fields and await self._add_to_user(event, user_id, fields, state) and _size(fields) > _MOST_COPIED:
             await state.delete(profile)
 
     async def _add_to_user(self, event: Event, user_id: str, fields: Mapping[str, Field], state: State) -> bool:
@@ -161,7 +162,7 @@ class IdentityPlugin:
         if not event.signed and store.field_bytes >= share * store.max_size:
             self._traits.refuse(state, fields)
             return False
-        store.field_bytes += sum([len(name) + len(field.value) + _BESIDE_TRAIT for name, field in fields.items()])
+        store.field_bytes += _size(fields)
         return True
 
     async def _store_imported(self, event: Event, at: int, state: State) -> None:
@@ -191,7 +192,7 @@ class IdentityPlugin:
         await state.put(key, wanted, link_life(key, state.now))
         await state.put(own_key, wanted, _MONTH)
         if before is None:
-            await self._move_to_user(event, user_id, state)
+            await self._copy_to_user(event, user_id, state)
         return True
 
     async def _make_link(self, event: Event, user_id: str, state: State) -> tuple[bool, _Reason | None]:
@@ -293,6 +294,11 @@ def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None
         registry=registry,
     )
     return {reason: refused.labels(reason).inc for reason in _REASONS}
+
+
+def _size(fields: Mapping[str, Field]) -> int:
+    """The bytes that a store needs for these traits."""
+    return sum([len(name) + len(field.value) + _BESIDE_TRAIT for name, field in fields.items()])
 
 
 def _is_long(user_id: str) -> bool:

@@ -129,7 +129,7 @@ class Model:
             return False
         profile = self.users.setdefault((tenant, step.user), {})
         if step.visitor not in self.links:
-            self._merge(profile, self.visitors.pop(step.visitor))
+            self._merge(profile, anonymous)
         self.links[step.visitor] = step.user
         self._merge(profile, own)
         return True
