@@ -7,7 +7,7 @@ its store and journal must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,13 @@ class Backend(ABC):
     def partitions(self) -> Sequence[Partition]:
         """All partitions, in an order that never changes. Their number never changes either."""
         return (Partition("", self.store, self.journal, self.problem, self.contents),)
+
+    async def places(self) -> Sequence[Mapping[str, str | int]]:
+        """Where each partition is, in the order of `partitions`: facts for operators, such as its node.
+
+        Facts of all partitions have the same names. A back end in a single place has none. Raises `Unavailable`.
+        """
+        return [{} for _ in self.partitions]
 
     @abstractmethod
     async def open(self, *, serving: bool) -> None:

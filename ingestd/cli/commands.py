@@ -176,6 +176,15 @@ def register(cli: _CommandLine) -> None:
         examples=["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
     )
     forget.add_arguments(parser)
+    parser = cli.add_offline(
+        "partitions",
+        "show",
+        show_partitions,
+        help="show the partitions of the store, and which tenants load them",
+        examples=["ingestd partitions show", "ingestd partitions show shop --json"],
+    )
+    parser.add_argument("tenants", metavar="TENANT", nargs="*", help="only these tenants, and their partitions")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     sink_commands.register(cli)
     parser = cli.add_offline(
         "",
@@ -270,6 +279,12 @@ async def restore_store(arguments: argparse.Namespace, config: Config, plugins: 
     from .backups import restore
 
     await restore(arguments, config, plugins)
+
+
+async def show_partitions(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    from .partitions import show
+
+    await show(arguments, config, plugins)
 
 
 async def acknowledge_loss(arguments: argparse.Namespace, daemon: Daemon) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
@@ -61,6 +61,10 @@ class Backends:
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""
         return partition_of(tenant, self.partitions)
+
+    async def places(self) -> Sequence[Mapping[str, str | int]]:
+        """Where each partition is, as `Backend.places` returns it. Raises `Unavailable`."""
+        return await self._all[0].places()
 
     async def open(self, *, serving: bool) -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -332,3 +332,36 @@ def test_there_is_no_loss_to_acknowledge(shops: Shops) -> None:
     with shops.away(2):
         error = shops.run("store", "acknowledge-loss")[1]
         assert "partition 2 is out of reach, so a loss there is not acknowledged" in error
+
+
+def test_the_partitions_are_shown_with_the_tenants_that_load_them(shops: Shops) -> None:
+    quiet, hostile = tenant_in(2, 1), tenant_in(1, 1)
+    shops.keys[hostile] = shops.create_key("public", hostile)
+    with shops.serve() as daemon:
+        for index in range(3):
+            shops.send(daemon, index, *range(index + 1))
+        body = {"key": "Page View", "anonymousId": "v", "data": {"filler": "x" * 5000}}
+        for _ in range(3):
+            assert daemon.post("/track", body, shops.keys[hostile].id).status == 200
+        lines = shops.command("partitions", "show", "--json").splitlines()
+    told = list(map(json.loads, lines))
+    assert [(part["partition"], part["records"]) for part in told] == [("0", 1), ("1", 5), ("2", 3)]
+    assert [each["tenant"] for each in told[1]["tenants"]] == [hostile, shops.tenants[1]]
+    first, second = told[1]["tenants"]
+    assert first["eventsPerSecond"] == pytest.approx(1.5 * second["eventsPerSecond"], rel=0.01)
+    assert first["bytesPerSecond"] > 5 * second["bytesPerSecond"]
+    assert told[1]["eventsPerSecond"] == pytest.approx(first["eventsPerSecond"] + second["eventsPerSecond"], rel=0.01)
+    assert told[1]["bytes"] > 15_000
+    printed = shops.command("partitions", "show")
+    assert re.search(r"^1 +5 +1\d\.\d KiB +\(all\) +\d+\.\d +", printed, re.MULTILINE)
+    assert re.search(rf"^ +{hostile} +\d+\.\d +", printed, re.MULTILINE)
+    # A tenant that has sent nothing has a partition too.
+    (only,) = map(json.loads, shops.command("partitions", "show", quiet, "--json").splitlines())
+    assert (only["partition"], only["records"]) == ("2", 3)
+    assert only["tenants"] == [{"tenant": quiet, "eventsPerSecond": 0.0, "bytesPerSecond": 0.0}]
+    with shops.away(1):
+        printed, error = shops.run("partitions", "show", "--json")
+        assert [json.loads(line)["partition"] for line in printed.splitlines()] == ["0", "2"]
+        assert "partition 1 is out of reach, so the load there is unknown" in error
+        assert shops.command("partitions", "show", quiet, "--json")
+        shops.run("partitions", "show", hostile, code=75)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import signal
 import threading
@@ -154,6 +155,27 @@ def test_another_number_of_partitions_stops_the_start_with_the_way_out(shop: Clu
         done = run_ingestd("serve", "--set", "plugins.redis.partitions=7", config=shop.config)
     assert done.returncode == 78
     assert "plugins.redis.partitions is 7, but the store was made with 6" in done.stderr
+
+
+def test_the_partitions_are_shown_with_their_nodes(shop: ClusterShop) -> None:
+    def nodes() -> list[str]:
+        return [json.loads(line)["node"] for line in shop.command("partitions", "show", "--json").splitlines()]
+
+    tenant = shop.tenants[0]
+    (told,) = map(json.loads, shop.command("partitions", "show", tenant, "--json").splitlines())
+    assert (told["partition"], told["records"]) == ("00", 0)
+    before = [f"127.0.0.1:{shop.node_of(each).port}" for each in shop.tenants]
+    assert nodes() == before
+    last = shop.node_of(shop.tenants[-1])
+    (to,) = (node for node in shop.cluster.primaries() if node not in (shop.node_of(tenant), last))
+    shop.cluster.move_slot(told["slot"], to)
+    assert nodes() == [f"127.0.0.1:{to.port}", *before[1:]]
+    shop.cluster.replica_of(last).kill()
+    last.kill()
+    shown = run_ingestd("partitions", "show", "--json", config=shop.config)
+    assert shown.returncode == 1
+    assert "partitions 04, 05 are out of reach, so the load there is unknown" in shown.stderr
+    assert [json.loads(line)["partition"] for line in shown.stdout.splitlines()] == ["00", "01", "02", "03"]
 
 
 def test_check_describes_the_cluster(shop: ClusterShop) -> None:

@@ -28,7 +28,9 @@ def imported(code: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stderr.split()}
 
 
-@pytest.mark.parametrize("command", ["keys list", "sinks status", "events export", "config show", "plugins list"])
+@pytest.mark.parametrize(
+    "command", ["keys list", "sinks status", "events export", "config show", "plugins list", "partitions show"]
+)
 def test_a_command_imports_nothing_that_only_the_daemon_needs(tmp_path: Path, command: str) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text('[store]\nurl = "sqlite:ingestd.db"\n[sinks.archive]\ntype = "jsonl"\npath = "archive.jsonl"\n')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -93,6 +93,16 @@ class ClusterBackend(Backend):
     @property
     def partitions(self) -> Sequence[Partition]:
         return self._partitions
+
+    async def places(self) -> Sequence[Mapping[str, str | int]]:
+        found: list[Mapping[str, str | int]] = []
+        for slot in self._slots:
+            try:
+                node = str(await self.topology.primary_of(slot))
+            except RedisError:  # the partition's journal cannot be read either, which is reported
+                node = "-"
+            found.append({"node": node, "slot": slot})
+        return found
 
     async def open(self, *, serving: bool) -> None:
         try:
