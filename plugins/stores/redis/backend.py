@@ -76,7 +76,7 @@ class RedisBackend(Backend):
     async def open(self, *, serving: bool, name: str | None = None) -> None:
         """`name` is that of the daemon. All partitions of a store must have the same."""
         try:
-            self.durability = await self.database.open(name)
+            self.durability = await self.database.open(name, serving=serving)
             if self.durability.mode == "cluster" and self._sharing is None:
                 raise ConfigError("this Redis is a node of a cluster; write redis+cluster://host:port/")
             await self._adoption.identify(serving=serving)

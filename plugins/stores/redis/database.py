@@ -49,13 +49,13 @@ class Database:
         self._read_from: str | None = None
         """The server of the last `pipeline`."""
 
-    def _make_link(self) -> Link:
-        return Link(self._pool.make_connection, self.options)
+    def _make_link(self, *, serving: bool = False) -> Link:
+        return Link(self._pool.make_connection, self.options, serving=serving)
 
-    async def open(self, name: str | None = None) -> Durability:
+    async def open(self, name: str | None = None, *, serving: bool) -> Durability:
         """With another name than before, or that one. Raises `RedisError`, `OSError`, `TimeoutError`."""
         self.name = name or uuid4().hex
-        self.link = self._make_link()
+        self.link = self._make_link(serving=serving)
         self.forget()
         async with asyncio.timeout(self._timeout):
             # Connect first: a server may refuse to answer the questions below, but the connection must work.

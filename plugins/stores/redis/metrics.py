@@ -34,6 +34,11 @@ class RedisCollector(Collector):
             "ingestd_redis_failovers", "How often another server became the primary that this daemon writes to.",
             value=sum(backend.database.link.failovers for backend in backends),
         )  # fmt: skip
+        yield GaugeMetricFamily(
+            "ingestd_redis_unreplicated_records",
+            "Newest records that fewer than wait_replicas replicas have: sinks and attribution wait for the replicas.",
+            value=sum(backend.journal.unreplicated for backend in backends),
+        )
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
         yield GaugeMetricFamily(
             "ingestd_redis_durability_known",
