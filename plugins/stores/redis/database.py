@@ -94,7 +94,7 @@ class Database:
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The answers to reading commands. Raises `Unavailable`, also if another store answers."""
-        if self.link.problem is not None:
+        if not self.link.can_read:
             raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
 
         async def ask_all() -> list[Any]:

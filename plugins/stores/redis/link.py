@@ -138,6 +138,8 @@ class Link:
         """The newest heartbeat count in the answers to this process' heartbeats."""
         self.adoption: Callable[[], tuple[Operation, Then]] | None = None
         """Makes the operation that adopts a replacement of a lost store. None: this process adopts none."""
+        self._lacks_replicas = False
+        """Whether `problem` is that too few replicas have the writes."""
         self._lost = False
         """Whether the store has lost data and is not adopted yet."""
         self._serving = serving
@@ -177,7 +179,7 @@ class Link:
         `weight` is the number of events or entries. `then` can run in the context of another request. After an error of
         this method nothing is sent or called.
         """
-        if self.problem is not None:
+        if self.problem is not None and not (self.can_read and operation[0] in _READS):
             raise self.unavailable()
         self._begin(operation, then, weight)
 
@@ -348,6 +350,7 @@ class Link:
         if self.problem is None and not is_lost:  # the adoption reports the loss
             _log.warning("%sevents cannot be stored: %s", self._label, reason)
         self.problem = reason
+        self._lacks_replicas = isinstance(cause, _NoReplicas)
         error = self.unavailable()
         error.__cause__ = cause
         if self._probing is None and not self._closed:
@@ -360,6 +363,13 @@ class Link:
         if self._serving:
             return _unavailable()
         return Unavailable(f"The store cannot be used now: {self.problem or 'it has lost data'}.")
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the store can be read. Without replicas a command reads on. A consumer would deliver again and again,
+        since its cursor cannot move.
+        """
+        return self.problem is None or (self._lacks_replicas and not self._serving)
 
     @property
     def limits_consumers(self) -> bool:
