@@ -82,6 +82,23 @@ class Taker(Consumer):
         await asyncio.sleep(0.03)
 
 
+async def follow(backend: RedisBackend, taken: list[Record]) -> None:
+    """Read as a sink with a buffer does: a few records at a time, without a commit, so it often reads the newest ones.
+
+    Runs until cancelled.
+    """
+    position = 0
+    while True:
+        try:
+            await backend.journal.wait(position)
+            some = await backend.journal.read(position, 5)
+        except Unavailable:
+            await asyncio.sleep(0.05)
+        else:
+            taken += some
+            position = some[-1].position if some else position
+
+
 @asynccontextmanager
 async def replicas_asleep(watched: WatchedRedis) -> AsyncIterator[None]:
     """The replicas stay connected, and take nothing."""
@@ -204,11 +221,15 @@ class Callers:
 
 @LINES
 async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: WatchedRedis) -> None:
-    """The primary is cut off from replicas and Sentinels, while daemons still write to it and sinks run."""
+    """The primary is cut off from replicas and Sentinels, while daemons still write to it and sinks run.
+
+    The failover outlasts the patience of the daemons. So the callers send their messages again, as other records.
+    """
     taken: list[Record] = []
-    async with opened(watched, grace=LONG) as one, opened(watched, grace=LONG) as two:
+    async with opened(watched, grace=LONG, patience=0.3) as one, opened(watched, grace=LONG, patience=0.3) as two:
         async with running(one, Taker(taken), patience=LONG), running(two, Taker(taken), patience=LONG):
             callers = Callers((one, two), 8)
+            following = [asyncio.create_task(follow(backend, taken)) for backend in (one, two)]
             for _ in range(CUTS):
                 await asyncio.sleep(0.5)
                 primary = watched.primary
@@ -218,6 +239,12 @@ async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: Wat
             await callers.end()
             last = await one.journal.last()
             await until(lambda: max(each.position for each in taken) == last, LONG)
+            for task in following:
+                task.cancel()
+            assert all(
+                isinstance(each, asyncio.CancelledError)
+                for each in await asyncio.gather(*following, return_exceptions=True)
+            )
         journal = [each.decode() for each in await read_all(one.journal)]
     ids: defaultdict[str, set[str]] = defaultdict(set)
     for each in taken:

@@ -339,7 +339,7 @@ class RedisJournal(Journal):
     @property
     def unreplicated(self) -> int:
         """The number of records that too few replicas have, as far as this daemon knows. Consumers wait for those."""
-        return self._known - self._readable
+        return max(0, self._known - self._readable)
 
     @property
     def _readable(self) -> int:

@@ -36,7 +36,7 @@ class RedisCollector(Collector):
         )  # fmt: skip
         yield GaugeMetricFamily(
             "ingestd_redis_unreplicated_records",
-            "Newest records that fewer than wait_replicas replicas have: sinks and attribution wait for the replicas.",
+            "Newest records that sinks and attribution wait to read, because too few replicas have them.",
             value=sum(backend.journal.unreplicated for backend in backends),
         )
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
