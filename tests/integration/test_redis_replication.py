@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from collections import defaultdict
@@ -27,7 +26,6 @@ from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
 from tests.support.senders import LONG, NOW
 
 TIMEOUT, PATIENCE = 0.5, 1.5
-CUTS = int(os.environ.get("INGESTD_TEST_CUTS", "1"))
 
 LINES = pytest.mark.logs(
     "ingestd.redis WARNING events cannot be stored: ",
@@ -220,7 +218,8 @@ class Callers:
 
 
 @LINES
-async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: WatchedRedis) -> None:
+@pytest.mark.parametrize("cuts", [1, pytest.param(12, marks=pytest.mark.long)])
+async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: WatchedRedis, cuts: int) -> None:
     """The primary is cut off from replicas and Sentinels, while daemons still write to it and sinks run.
 
     The failover outlasts the patience of the daemons. So the callers send their messages again, as other records.
@@ -230,7 +229,7 @@ async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: Wat
         async with running(one, Taker(taken), patience=LONG), running(two, Taker(taken), patience=LONG):
             callers = Callers((one, two), 8)
             following = [asyncio.create_task(follow(backend, taken)) for backend in (one, two)]
-            for _ in range(CUTS):
+            for _ in range(cuts):
                 await asyncio.sleep(0.5)
                 primary = watched.primary
                 watched.cut_off(primary)
