@@ -143,7 +143,9 @@ class Journal(ABC):
     async def read(self, after: int, limit: int) -> Sequence[Record]:
         """The next durable records after a position, in order: at most `limit`, and fewer if they are long.
 
-        If the next records have been removed, the answer begins with the oldest record left.
+        If the next records have been removed, the answer begins with the oldest record left. Records that a failover
+        could still take back are not durable: a serving daemon reads them once it knows that replicas have them, which
+        `last` and `wait` find out.
         """
 
     @abstractmethod

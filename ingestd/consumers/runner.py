@@ -292,7 +292,10 @@ class Runner:
             records = await self._ahead.read(self._reached, removed=self.status.removed)
             if records:
                 break
-            oldest = (await self._journal.extent()).first  # all records after the cursor were removed
+            oldest = (await self._journal.extent()).first
+            if oldest - 1 <= self._reached:  # none may be read yet: a failover has changed the journal's end
+                continue
+            # All records after the cursor were removed.
             self.status.lost += oldest - 1 - self._reached
             if self.status.buffered:
                 self._reached = self.status.reached = oldest - 1

@@ -150,6 +150,19 @@ def test_only_the_tenants_of_a_partition_without_primary_get_503(shop: ClusterSh
         wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6, LONG)
 
 
+def test_commands_read_the_partitions_of_a_primary_whose_replica_is_away(shop: ClusterShop) -> None:
+    with shop.serve_with(1) as (daemon,):
+        assert [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6
+        before = len(shop.exported())
+        primary = shop.node_of(shop.tenants[0])
+        shop.cluster.replica_of(primary).kill()
+        wait_until(lambda: "state=online" not in str(shop.cluster.ask(primary, "INFO", "replication")), LONG)
+        assert len(shop.exported()) == before
+        assert run_ingestd("sinks", "status", config=shop.config).returncode == 0
+        assert f"127.0.0.1:{primary.port}: Redis has 0 replicas" in run_ingestd("check", config=shop.config).stderr
+        shop.cluster.settle()
+
+
 def test_another_number_of_partitions_stops_the_start_with_the_way_out(shop: ClusterShop) -> None:
     with shop.serve_with(1):
         done = run_ingestd("serve", "--set", "plugins.redis.partitions=7", config=shop.config)

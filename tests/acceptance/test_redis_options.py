@@ -236,9 +236,24 @@ def test_an_answer_waits_for_replicas(tmp_path: Path) -> None:
                 refused = daemon.post(TRACK, {"key": "Page View", "anonymousId": "visitor", "data": {}}, shop.public.id)
                 assert (refused.status, refused.headers["retry-after"]) == (503, "1")
                 assert "NOREPLICAS" in daemon.ops("/readyz").body.decode()
+                commands_read_on(shop.config)
                 replica.start()
                 wait_until(lambda: daemon.ops("/readyz").status == 200)
                 sender.send(TRACK, "visitor")
+
+
+def commands_read_on(config: Path) -> None:
+    """Commands work while the replica is away, unless they write. Those give the operator the reason."""
+    exported = run_ingestd("events", "export", config=config)
+    assert (exported.returncode, len(exported.stdout.splitlines())) == (0, 6), "the refused event is there, too"
+    assert run_ingestd("sinks", "status", config=config).returncode == 0
+    checked = run_ingestd("check", config=config)
+    assert checked.returncode == 75
+    assert "replicas: Redis has 0 replicas and wait_replicas is 1: events get 503" in checked.stderr
+    created = run_ingestd("keys", "create", "--kind", "public", "--tenant", "other", config=config)
+    assert created.returncode == 75
+    assert "NOREPLICAS 0 of 1 replicas have it" in created.stderr
+    assert "Send the request again" not in created.stderr
 
 
 # Commands with and without daemons

@@ -126,6 +126,33 @@ async def test_the_partitions_of_a_dead_primary_wait_for_its_replica_and_all_oth
 
 
 @LINES
+async def test_consumers_of_a_partition_wait_for_its_replica_and_those_of_others_go_on(cluster: RedisCluster) -> None:
+    event = Record("event", NOW, b"event")
+    async with opened(cluster, 2) as (one, two):
+        primary = cluster.primary_of_key(one.backends[0].database.prefix)
+        number = next(
+            number
+            for number, backend in enumerate(one.backends)
+            if cluster.primary_of_key(backend.database.prefix) is not primary
+        )
+        await append(one.backends[0], [event])
+        await two.backends[0].journal.last()
+        replica = cluster.replica_of(primary)
+        replica.signal(signal.SIGSTOP)
+        writing = asyncio.create_task(append(one.backends[0], [event]))
+        with primary.client() as client:
+            await until(lambda: client.xlen(f"{one.backends[0].database.prefix}journal") == 2)
+        assert [len(await each.backends[0].journal.read(0, 10)) for each in (one, two)] == [1, 1]
+        await append(one.backends[number], [event])
+        await two.backends[number].journal.wait(0)
+        assert len(await two.backends[number].journal.read(0, 10)) == 1
+        replica.signal(signal.SIGCONT)
+        await writing
+        await two.backends[0].journal.wait(1)
+        assert len(await two.backends[0].journal.read(0, 10)) == 2
+
+
+@LINES
 async def test_a_primary_that_is_cut_off_keeps_no_event_that_was_answered(cluster: RedisCluster) -> None:
     """It stands still, is replaced, and goes on as if nothing had happened."""
     async with serving(cluster) as daemons:

@@ -25,6 +25,7 @@ async def append(backend: Backend, records: Sequence[Record]) -> int:
 
 
 async def read_all(journal: Journal) -> list[Record]:
+    await journal.last()  # other daemons may have appended the newest ones
     records: list[Record] = []
     while some := await journal.read(records[-1].position if records else 0, 10_000):
         records += some

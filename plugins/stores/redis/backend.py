@@ -27,7 +27,7 @@ from .link import LinkOptions, explain
 from .store import RedisStore
 from .work_sharing import DaemonReport, WorkSharing
 
-__all__ = ["RedisBackend", "describe_daemons"]
+__all__ = ["RedisBackend", "describe_daemons", "lacking_replicas"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -76,7 +76,7 @@ class RedisBackend(Backend):
     async def open(self, *, serving: bool, name: str | None = None) -> None:
         """`name` is that of the daemon. All partitions of a store must have the same."""
         try:
-            self.durability = await self.database.open(name)
+            self.durability = await self.database.open(name, serving=serving)
             if self.durability.mode == "cluster" and self._sharing is None:
                 raise ConfigError("this Redis is a node of a cluster; write redis+cluster://host:port/")
             await self._adoption.identify(serving=serving)
@@ -138,11 +138,12 @@ class RedisBackend(Backend):
         return self.database.link.problem
 
     async def describe(self) -> Sequence[CheckResult]:
-        found = [*await self.describe_server()]
+        found = await self.describe_server()
+        lacking = lacking_replicas(found)
         if self.database.sentinels is not None:
             found.append(self.database.sentinels.describe())
         found.append(describe_daemons(await self.running()))
-        if (failure := await self.try_write()) is not None:
+        if (failure := lacking or await self.try_write()) is not None:
             found.append(CheckResult("write", f"a trial write fails: {failure}", "unavailable"))
         else:
             found.append(CheckResult("write", "a trial write is in Redis"))
@@ -236,6 +237,11 @@ class RedisBackend(Backend):
 
 def _ignore(answer: Any, error: Exception | None) -> None:
     """A report that stays expires."""
+
+
+def lacking_replicas(found: Sequence[CheckResult]) -> str | None:
+    """Why a trial write to this server would wait in vain for replicas, according to `describe_server`; or None."""
+    return next((each.text for each in found if each.name == "replicas" and each.status == "unavailable"), None)
 
 
 def describe_daemons(running: Sequence[DaemonProcess]) -> CheckResult:

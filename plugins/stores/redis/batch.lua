@@ -16,8 +16,9 @@ local REMEMBERED = 600000 -- milliseconds
 -- The daemons' clocks decide what has expired. Redis removes expired keys this many milliseconds later.
 local MARGIN = 600000
 
--- By name: operations that may write, operations that only read, and the writes of transactions.
-local ops, reads, writes = {}, {}, {}
+-- By name: operations that may write, those of them that can be repeated, so that their answers are not kept, operations
+-- that only read (the sender waits for no replica then), and the writes of transactions.
+local ops, repeatable, reads, writes = {}, {}, {}, {}
 
 local function message_of(failure)
   return type(failure) == 'table' and failure.err or tostring(failure)
@@ -854,9 +855,15 @@ reads.daemons = function()
   return redis.call('ZRANGEBYSCORE', daemons, clock(), '+inf')
 end
 
-ops.probe = function()
+repeatable.probe = function()
   redis.call('SET', prefix .. 'probe', '', 'PX', 1000)
   return false
+end
+
+-- As `last`, with a write, so that WAIT waits until replicas have all records up to that position.
+repeatable.replicated_last = function()
+  repeatable.probe()
+  return reads.last()
 end
 
 -- The identity of the store, and its losses. "store-id" is random and changes with each loss. "store-loss" holds the
@@ -1018,7 +1025,7 @@ for index, operation in ipairs(asked) do
   if ops[name] and earlier then
     answers[index] = earlier[index]
   else
-    local works, result = pcall(ops[name] or reads[name], unpack(operation, 2, 9))
+    local works, result = pcall(ops[name] or repeatable[name] or reads[name], unpack(operation, 2, 9))
     if not works then result = message_of(result) end
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false

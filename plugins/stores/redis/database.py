@@ -49,13 +49,13 @@ class Database:
         self._read_from: str | None = None
         """The server of the last `pipeline`."""
 
-    def _make_link(self) -> Link:
-        return Link(self._pool.make_connection, self.options)
+    def _make_link(self, *, serving: bool = False) -> Link:
+        return Link(self._pool.make_connection, self.options, serving=serving)
 
-    async def open(self, name: str | None = None) -> Durability:
+    async def open(self, name: str | None = None, *, serving: bool) -> Durability:
         """With another name than before, or that one. Raises `RedisError`, `OSError`, `TimeoutError`."""
         self.name = name or uuid4().hex
-        self.link = self._make_link()
+        self.link = self._make_link(serving=serving)
         self.forget()
         async with asyncio.timeout(self._timeout):
             # Connect first: a server may refuse to answer the questions below, but the connection must work.
@@ -94,7 +94,7 @@ class Database:
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The answers to reading commands. Raises `Unavailable`, also if another store answers."""
-        if self.link.problem is not None:
+        if not self.link.can_read:
             raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
 
         async def ask_all() -> list[Any]:

@@ -78,6 +78,14 @@ def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> C
     replicas = found.replicas or 0
     facts = {"replicas": found.replicas, "wait_replicas": waits_for}
     connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
+    if found.replicas is not None and replicas < waits_for:
+        return CheckResult(
+            "replicas",
+            f"Redis has {connected} and wait_replicas is {waits_for}: events get 503, and sinks and attribution wait,"
+            " until more replicas follow",
+            "unavailable",
+            facts,
+        )
     if waits_for or not (replicas or with_sentinels):
         return CheckResult("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
     return CheckResult(

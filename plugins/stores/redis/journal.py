@@ -44,6 +44,10 @@ class RedisJournal(Journal):
         self._sharing = sharing
         self._known = 0
         """The newest position this daemon knows."""
+        self._replicated = 0
+        """The newest position that enough replicas are known to have: consumers that read further could deliver records
+        which a failover takes back.
+        """
         self._changed = asyncio.Event()
         """Set, and replaced, when waiting consumers have to look again."""
         self._unlearned = 0
@@ -102,7 +106,7 @@ class RedisJournal(Journal):
         if answer[0] == "not holder":
             assert cursor is not None
             self._held.pop(cursor.name, None)
-            self._known = 0
+            self._known, self._replicated = 0, self._passed_before()
             self._tail.forget()  # a failover may have lost these records
             raise _passed()
         if cursor is not None:
@@ -129,7 +133,7 @@ class RedisJournal(Journal):
         link = self._database.link
         if link.store_id == store_id:
             link.last = max(link.last, last)
-        if records:
+        if records and link.is_replicated:
             if self._tail_since != link.connected_at:
                 self._tail_since = link.connected_at
                 self._tail.forget()
@@ -143,7 +147,14 @@ class RedisJournal(Journal):
         recent = self._tail.read(after, limit)
         if recent is not None:
             return recent
-        records = await self._look_up(after, limit)
+        if not self._database.link.limits_consumers:
+            records = await self._look_up(after, limit)
+        elif (most := self._replicated) > after:
+            # Positions are consecutive, but the oldest records may have been removed.
+            records = await self._look_up(after, min(limit, most - after))
+            records = [record for record in records if record.position <= most]
+        else:
+            records = ()
         if not records and after > await self.last():
             raise LeaseLost("the journal ends before the cursor: later records were lost")
         return records
@@ -192,7 +203,7 @@ class RedisJournal(Journal):
                 if self._sharing is not None and self._sharing.passes(cursor.name):
                     await self._release([cursor.name])
                     raise LeaseLost("another daemon runs it from now on")
-            if self._known > after or self._unlearned != unlearned:
+            if self._readable > after or self._unlearned != unlearned:
                 return
             await self._changed.wait()
 
@@ -201,10 +212,15 @@ class RedisJournal(Journal):
         self._changed = asyncio.Event()
 
     async def last(self) -> int:
-        last, version = await self._database.link.ask("last", 0)
-        if last < self._known:
-            self._unlearn(last)
-        self._learn(last, version)
+        def learn(answer: Any, error: Exception | None) -> None:
+            if error is None:
+                if answer[0] < self._known:
+                    self._unlearn(answer[0])
+                self._learn(*answer)
+
+        link = self._database.link
+        operation = "replicated_last" if link.limits_consumers else "last"
+        last, _ = await link.ask(operation, 0, first=learn)
         return int(last)
 
     async def ensure_cursor(self, name: str, start: Start) -> int:
@@ -225,6 +241,7 @@ class RedisJournal(Journal):
                 if got:
                     position, fence = got
                     self._held[name] = position
+                    self._replicated = max(self._replicated, position)
                     return Cursor(name, position, fence)
                 await asyncio.sleep(_RETRY)
         except asyncio.CancelledError:
@@ -300,13 +317,16 @@ class RedisJournal(Journal):
         if version != self._version:
             self._version = version
             self._tail.forget()
-        if last > self._known:
-            self._known = last
+        grows = last > self._known
+        self._known = max(self._known, last)
+        if self._database.link.is_replicated and last > self._replicated:
+            self._replicated, grows = last, True
+        if grows:
             self._wake()
 
     def _unlearn(self, last: int) -> None:
         """A failover has lost the journal's end: wake all waiting consumers, so that they notice."""
-        self._known = last
+        self._known, self._replicated = last, min(last, self._passed_before())
         self._unlearned += 1
         self._tail.forget()
         self._wake()
@@ -315,6 +335,20 @@ class RedisJournal(Journal):
     def known(self) -> int:
         """The newest position this daemon knows."""
         return self._known
+
+    @property
+    def unreplicated(self) -> int:
+        """The number of records that too few replicas have, as far as this daemon knows. Consumers wait for those."""
+        return max(0, self._known - self._readable)
+
+    @property
+    def _readable(self) -> int:
+        """The newest position that consumers may read."""
+        return self._replicated if self._database.link.limits_consumers else self._known
+
+    def _passed_before(self) -> int:
+        """The position up to which a consumer of this daemon is done with records: a replay may read them again."""
+        return max(self._held.values(), default=0)
 
     @property
     def needed_cursors(self) -> list[tuple[str, bool]]:

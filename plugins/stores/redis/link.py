@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from ingestd.api.errors import Failed, Unavailable
 from .answers import decode_answers
 from .servers import address_of
 
-__all__ = ["Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
+__all__ = ["Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -47,6 +48,7 @@ Then = Callable[[Any, Exception | None], None]
 
 _SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # Redis' name for the script
+_READS = frozenset(name.decode() for name in re.findall(rb"^reads\.(\w+) =", _SCRIPT, re.MULTILINE))
 _MANY = 500  # operations or records of one batch: while Redis runs it, others wait
 _SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
 _IN_FLIGHT = 4  # batches without an answer
@@ -73,6 +75,7 @@ class _Asked(NamedTuple):
     operation: msgspec.Raw
     then: Then
     weight: int
+    writes: bool
 
 
 class _Batch(NamedTuple):
@@ -81,6 +84,8 @@ class _Batch(NamedTuple):
     asked: bytes
     thens: Sequence[Then]
     deadline: float
+    waits: bool
+    """Whether the answer waits for replicas."""
 
 
 class LinkOptions(NamedTuple):
@@ -102,13 +107,17 @@ class Link:
     never repeats the writes of a batch. After that the link refuses all operations until a probe succeeds. Times are in
     seconds.
 
-    An answer waits for `replicas`. During `promotion_grace` after a failover it does not: the primary may have none.
+    The answer to a batch with writes waits for `replicas`. During `promotion_grace` after a failover it does not: the
+    primary may have none.
 
     Each batch names its store, and any other store refuses it. So no transaction is split between a lost store and its
     replacement. After such a refusal the link refuses all operations, until the replacement has been adopted.
     """
 
-    def __init__(self, make_connection: Callable[[], AbstractConnection], options: LinkOptions) -> None:
+    def __init__(
+        self, make_connection: Callable[[], AbstractConnection], options: LinkOptions, *, serving: bool = False
+    ) -> None:
+        """Without `serving`, errors are for an operator at a command, and have the reason."""
         self.problem: str | None = None
         """Why nothing can be stored; None if all is well."""
         self.connected_at = 0.0
@@ -123,12 +132,17 @@ class Link:
         """The id of the store; empty while unknown."""
         self.last = 0
         """The newest journal position in the answers to this process' appends."""
+        self.is_replicated = False
+        """Whether enough replicas have the batch whose answers are being given, and so all writes before it."""
         self.heartbeats = 0
         """The newest heartbeat count in the answers to this process' heartbeats."""
         self.adoption: Callable[[], tuple[Operation, Then]] | None = None
         """Makes the operation that adopts a replacement of a lost store. None: this process adopts none."""
+        self._lacks_replicas = False
+        """Whether `problem` is that too few replicas have the writes."""
         self._lost = False
         """Whether the store has lost data and is not adopted yet."""
+        self._serving = serving
         self._make_connection = make_connection
         self._prefix = options.prefix.encode()
         self._label = f"partition {options.name}: " if options.name else ""
@@ -165,14 +179,14 @@ class Link:
         `weight` is the number of events or entries. `then` can run in the context of another request. After an error of
         this method nothing is sent or called.
         """
-        if self.problem is not None:
-            raise unavailable()
+        if self.problem is not None and not (self.can_read and operation[0] in _READS):
+            raise self.unavailable()
         self._begin(operation, then, weight)
 
     def _begin(self, operation: Operation, then: Then, weight: int = 1) -> None:
         if self._closed:
             raise Unavailable("The store is closed.")
-        self._waiting.append(_Asked(encode(operation), then, weight))
+        self._waiting.append(_Asked(encode(operation), then, weight, operation[0] not in _READS))
         self._go()
 
     def _go(self) -> None:
@@ -230,7 +244,8 @@ class Link:
         some, self._waiting = self._waiting[:count], self._waiting[count:]
         operations = _encoder.encode([asked.operation for asked in some])
         deadline = time.monotonic() + self._patience
-        return _Batch(uuid4().hex.encode(), operations, [asked.then for asked in some], deadline)
+        waits = self._replicas > 0 and any(asked.writes for asked in some)
+        return _Batch(uuid4().hex.encode(), operations, [asked.then for asked in some], deadline, waits)
 
     async def _read(self) -> None:
         """Read answers until no batch is in flight."""
@@ -240,7 +255,7 @@ class Link:
                     async with asyncio.timeout(self._timeout):
                         if self._connection is None:
                             await self._connect()
-                        answers = await self._read_answers(self._connection)
+                        answers = await self._read_answers(self._connection, self._in_flight[0])
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
                     if time.monotonic() + _PAUSE >= self._in_flight[0].deadline or _is_final(error):
@@ -248,8 +263,9 @@ class Link:
                     else:
                         await asyncio.sleep(_PAUSE)
                 else:
-                    self._mended()
                     batch = self._in_flight.popleft()
+                    if batch.waits or not self._replicas:  # reading alone does not tell whether events can be stored
+                        self._mended()
                     self._go()
                     self._settle(batch, answers)
         finally:
@@ -285,22 +301,27 @@ class Link:
     async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
         known = f"{self.store_id} {self.last} {self.heartbeats}"
         packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked, known)
-        if self._replicas:
+        if batch.waits:
             # WAIT covers all writes of this connection, and with them all earlier writes.
             wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)
             packed += connection.pack_command("WAIT", self._replicas, wait)
         await connection.send_packed_command(packed, check_health=False)
 
-    async def _read_answers(self, connection: AbstractConnection | None) -> list[tuple[bool, Any]]:
+    async def _read_answers(self, connection: AbstractConnection | None, batch: _Batch) -> list[tuple[bool, Any]]:
         assert connection is not None
         answer = await connection.read_response()
-        if self._replicas:
+        self.is_replicated = not self._replicas
+        if batch.waits:
             reached = await connection.read_response()
-            if reached >= self._replicas:
+            self.is_replicated = reached >= self._replicas
+            if self.is_replicated:
                 self._grace_until = 0.0
             elif time.monotonic() >= self._grace_until:
                 self._grace_until = 0.0
-                raise _NoReplicas(f"NOREPLICAS {reached} of {self._replicas} replicas have it (wait_replicas)")
+                raise _NoReplicas(
+                    f"NOREPLICAS {reached} of {self._replicas} replicas have it (wait_replicas);"
+                    " sinks and attribution wait for them too"
+                )
         return decode_answers(answer)
 
     def _settle(self, batch: _Batch, answers: list[tuple[bool, Any]]) -> None:
@@ -310,12 +331,12 @@ class Link:
             if works:
                 _tell(then, result, None)
             else:
-                _tell(then, None, refusal(result))
+                refused = refusal(result)
+                _tell(then, None, refused if self._serving else Unavailable(f"The store refuses this: {result}."))
 
     def _give_up(self, cause: Exception) -> None:
         """Refuse all sent operations, and the waiting ones, which have waited nearly as long."""
-        error, reason = unavailable(), explain(cause)
-        error.__cause__ = cause
+        reason = explain(cause)
         is_lost = str(cause).startswith(_LOST)
         if is_lost and self.adoption is not None:
             self._lost = True
@@ -329,10 +350,31 @@ class Link:
         if self.problem is None and not is_lost:  # the adoption reports the loss
             _log.warning("%sevents cannot be stored: %s", self._label, reason)
         self.problem = reason
+        self._lacks_replicas = isinstance(cause, _NoReplicas)
+        error = self.unavailable()
+        error.__cause__ = cause
         if self._probing is None and not self._closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
         for then in refused:
             _tell(then, None, error)
+
+    def unavailable(self) -> Unavailable:
+        """The error for an operation that is refused: for a caller, or for an operator at a command."""
+        if self._serving:
+            return _unavailable()
+        return Unavailable(f"The store cannot be used now: {self.problem or 'it has lost data'}.")
+
+    @property
+    def can_read(self) -> bool:
+        """Whether the store can be read. Without replicas a command reads on. A consumer would deliver again and again,
+        since its cursor cannot move.
+        """
+        return self.problem is None or (self._lacks_replicas and not self._serving)
+
+    @property
+    def limits_consumers(self) -> bool:
+        """Whether consumers read only what enough replicas have. Commands read all that the primary has."""
+        return self._serving and self._replicas > 0
 
     async def leave(self) -> None:
         """Cut the connection. Batches without an answer are sent again on a new one."""
@@ -362,7 +404,10 @@ class Link:
             refused = f"for {time.monotonic() - self._refused_since:.1f} s events were"
         alone = ""
         if self._replicas and self._grace_until:
-            alone = f"; until replicas follow it, for at most {self._promotion_grace:g} s, a 200 does not wait for them"
+            alone = (
+                f"; until replicas follow it, for at most {self._promotion_grace:g} s, a 200 does not wait for them,"
+                " but sinks and attribution do"
+            )
         _log.warning(
             "%sthe primary is %s, no longer %s: %s answered 503%s", self._label, self.address, left, refused, alone
         )
@@ -390,7 +435,7 @@ class Link:
             self._probing = None
 
 
-def unavailable() -> Unavailable:
+def _unavailable() -> Unavailable:
     # Without the reason: it names servers, which a browser must not see. Operators find it in `problem` and the log.
     return Unavailable("Events cannot be stored at the moment. Send the request again.")
 
@@ -398,7 +443,7 @@ def unavailable() -> Unavailable:
 def refusal(message: str) -> Unavailable:
     """The error for an operation that Redis could not do. Logs the reason."""
     _log.error("an operation failed: %s", message)
-    return unavailable()
+    return _unavailable()
 
 
 def encode(asked: Any) -> msgspec.Raw:

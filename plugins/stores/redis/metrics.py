@@ -34,6 +34,11 @@ class RedisCollector(Collector):
             "ingestd_redis_failovers", "How often another server became the primary that this daemon writes to.",
             value=sum(backend.database.link.failovers for backend in backends),
         )  # fmt: skip
+        yield GaugeMetricFamily(
+            "ingestd_redis_unreplicated_records",
+            "Newest records that sinks and attribution wait to read, because too few replicas have them.",
+            value=sum(backend.journal.unreplicated for backend in backends),
+        )
         known = all(backend.durability is not None and backend.durability.known for backend in backends)
         yield GaugeMetricFamily(
             "ingestd_redis_durability_known",

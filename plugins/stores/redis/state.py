@@ -13,7 +13,7 @@ from ..cache import Entries, Loaded
 from ..cached_state import CachedState
 from ..entry import Change, Entry, Row, SetEntry, is_set, key_of, set_key
 from ..fields import Fields
-from .link import Link, unavailable
+from .link import Link
 
 __all__ = ["CheckedState", "Log", "StepState", "Transaction", "has_writes", "loaded_row", "make_entries", "pairs"]
 
@@ -50,7 +50,7 @@ class Transaction(CachedState):
     def log(self) -> Log:
         """The log for the commit. Raises `Unavailable` if the store has lost data since the transaction began."""
         if self._link.store_id != self._store_id:
-            raise unavailable()
+            raise self._link.unavailable()
         return self._log()
 
     def go_on(self) -> None:

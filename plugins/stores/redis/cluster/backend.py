@@ -19,7 +19,7 @@ from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.options import Address
 
-from ..backend import RedisBackend, describe_daemons
+from ..backend import RedisBackend, describe_daemons, lacking_replicas
 from ..link import explain
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology
@@ -219,16 +219,18 @@ class ClusterBackend(Backend):
     async def describe(self) -> Sequence[CheckResult]:
         await self._refresh()
         found = [describe_nodes(self.topology), await self._describe_partitions()]
-        strict = []
+        strict: list[str] = []
+        lacking: dict[RedisBackend, str | None] = {}
         for node, backends in sorted((await self._by_node()).items()):
             results = await backends[0].describe_server()
+            lacking |= dict.fromkeys(backends, lacking_replicas(results))
             found += [result._replace(text=f"{node}: {result.text}") for result in results]
             if await backends[0].database.setting(_COVERAGE) == "yes":
                 strict.append(str(node))
         if strict:
             found.append(describe_coverage(strict))
         found.append(describe_daemons(await self._running()))
-        failures = await asyncio.gather(*map(self._try_write, range(len(self.backends))))
+        failures = await asyncio.gather(*(self._try_write(number, lacking) for number in range(len(self.backends))))
         failed = {name: failure for name, failure in zip(self._names, failures, strict=True) if failure is not None}
         if failed:
             text = f"a trial write fails in {name_all([*failed])}: {next(iter(failed.values()))}"
@@ -237,8 +239,10 @@ class ClusterBackend(Backend):
             found.append(CheckResult("write", "a trial write is in every partition"))
         return found
 
-    async def _try_write(self, number: int) -> str | None:
-        return self._away.get(number) or await self.backends[number].try_write()
+    async def _try_write(self, number: int, lacking: Mapping[RedisBackend, str | None]) -> str | None:
+        """`lacking` says of backends whether, and why, replicas are missing."""
+        backend = self.backends[number]
+        return self._away.get(number) or lacking.get(backend) or await backend.try_write()
 
     async def _by_node(self) -> dict[Address, list[RedisBackend]]:
         """The partitions of each node."""
