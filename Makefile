@@ -116,6 +116,7 @@ clean:
 	@scripts/need curl curl
 	@scripts/need redis-server redis-server
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || scripts/need - postgresql
+	@scripts/need faketime faketime
 	@scripts/need nats-server nats-server
 	@# Tests start their own server; the service of the package stays off.
 	@test -x /usr/sbin/clickhouse-server || { scripts/need clickhouse-server clickhouse-server \

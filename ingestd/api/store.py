@@ -227,6 +227,8 @@ class Store(ABC):
     """`[store] max_size` in bytes, or its default. The daemon sets it."""
     field_bytes: float = 0
     """What entries with fields use. The daemon measures it every few seconds, and plugins add what they write."""
+    clock_ahead: int = 0
+    """Milliseconds by which the clock of the store's server is ahead of this process', beyond the time of a request."""
 
     def of_tenant(self, tenant: str) -> Store:
         """The store that has the state of a tenant.

@@ -7,7 +7,17 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-__all__ = ["FIRST", "LAST", "by_our_clock", "format_time", "now", "parse_time"]
+__all__ = [
+    "FIRST",
+    "LAST",
+    "by_our_clock",
+    "format_time",
+    "go_by_system_clock",
+    "keep_own_clock",
+    "now",
+    "parse_time",
+    "system_clock_ahead",
+]
 
 FIRST = -62_167_219_200_000
 """0000-01-01T00:00:00.000Z, the first instant that RFC 3339 can write in UTC."""
@@ -25,9 +35,34 @@ _RFC3339 = re.compile(
 )
 
 
+_own: int | None = None
+"""Nanoseconds from the start of the machine's monotonic clock to 1970, while the process has a clock of its own."""
+
+
 def now() -> int:
-    """The present instant."""
-    return time.time_ns() // 1_000_000
+    """The present instant, by the system's clock. A daemon does not follow its jumps (`keep_own_clock`)."""
+    return (time.time_ns() if _own is None else _monotonic() + _own) // 1_000_000
+
+
+def _monotonic() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)  # goes on while the machine is suspended
+
+
+def keep_own_clock() -> None:
+    """Go on from the present instant of the system's clock by the monotonic clock, which never jumps."""
+    global _own  # noqa: PLW0603 - a process has one clock
+    _own = time.time_ns() - _monotonic()
+
+
+def go_by_system_clock() -> None:
+    """End what `keep_own_clock` has begun."""
+    global _own  # noqa: PLW0603 - a process has one clock
+    _own = None
+
+
+def system_clock_ahead() -> int:
+    """Milliseconds by which the system's clock is ahead of `now`; negative if it is behind."""
+    return time.time_ns() // 1_000_000 - now()
 
 
 def by_our_clock(at: int, sent_at: int, received_at: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ingestd.api.backend import Partition
 from ingestd.storage.retentions import Retentions
@@ -20,10 +20,18 @@ class Health:
     load balancer must not take the daemon out of service for one of them.
     """
 
-    def __init__(self, partitions: Sequence[Partition], losses: Sequence[LossRecovery], retentions: Retentions) -> None:
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        losses: Sequence[LossRecovery],
+        retentions: Retentions,
+        wrong_clock: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`wrong_clock` returns what is wrong with a clock, or None."""
         self._partitions = partitions
         self._losses = losses
         self._retentions = retentions
+        self._wrong_clock = wrong_clock
 
     def problem(self) -> str | None:
         """Why the daemon is not ready; None if it is."""
@@ -33,9 +41,9 @@ class Health:
         return self._text(problems)
 
     def remark(self) -> str | None:
-        """The partitions that cannot store events, although the daemon is ready; None if all can."""
+        """What is wrong although the daemon is ready: partitions that cannot store events, or a clock. Or None."""
         problems = self._problems()
-        return self._text(problems) if 0 < len(problems) < len(self._partitions) else None
+        return self._text(problems) if 0 < len(problems) < len(self._partitions) else self._wrong_clock()
 
     def able(self) -> float:
         """The part of the partitions that can store events durably, from 0 to 1."""

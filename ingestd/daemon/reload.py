@@ -31,6 +31,7 @@ from ingestd.storage.retentions import Retentions
 from ingestd.validation.validator import Validator
 
 from . import file_limits
+from .clocks import Clocks
 from .generation import Generation, differences, disclosure_of, next_generation, renewed
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
@@ -58,6 +59,7 @@ class Parts(NamedTuple):
     consumers: PartitionConsumers
     metrics: Metrics
     sizes: StateSizes
+    clocks: Clocks
 
     def adopt(self, after: Generation) -> None:
         """Apply this generation to new requests and to all limits."""
@@ -74,6 +76,7 @@ class Parts(NamedTuple):
         self.ingest.access.adopt(config.logs)
         self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)
+        self.clocks.confirm()
 
     async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Sequence[Runner]]) -> None:
         """Replace the sinks with changed options: each keeps its cursor and counts. Other sinks continue untouched."""

@@ -47,6 +47,7 @@ from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
 
 from . import file_limits
+from .clocks import Clocks
 from .forgotten import Forgotten
 from .generation import Generation, disclosure_of, first_generation
 from .health import Health
@@ -160,10 +161,7 @@ class Server:
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
-            if self._backends.ownership is not None:
-                self.watch(self._backends.ownership.keep(), name="ownership of the state")
-            for name, work in _looking_after_itself(metrics):
-                self.watch(work, name=name)
+            clocks = self._look_after_itself()
             stack.push_async_callback(self._shut_plugins_down)  # before the start: one of several plugins may fail
             await self._start_plugins()
             backpressures = _backpressures(config.http, len(self.partitions))
@@ -176,7 +174,7 @@ class Server:
             stack.push_async_callback(self._stop_consumers, consumers)
             self.watch(Forgotten(self.partitions, consumers, self._live, self._lines).follow(), name="erasures")
             retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
-            health = Health(self.partitions, self._losses, retentions)
+            health = Health(self.partitions, self._losses, retentions, clocks.remark)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
@@ -208,7 +206,7 @@ class Server:
             )
             parts = Parts(
                 partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
-                connections, public, hosts, self._live, consumers, metrics, sizes,
+                connections, public, hosts, self._live, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
@@ -221,6 +219,15 @@ class Server:
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
+
+    def _look_after_itself(self) -> Clocks:
+        clocks = Clocks(self.partitions, self.registry)
+        self.watch(clocks.run(), name="clocks")
+        if self._backends.ownership is not None:
+            self.watch(self._backends.ownership.keep(), name="ownership of the state")
+        for name, work in _looking_after_itself(self._metrics):
+            self.watch(work, name=name)
+        return clocks
 
     async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
         sizes = StateSizes(self.partitions, self._generation.config, consumers)

@@ -8,14 +8,16 @@ import os
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from ingestd.api import times
 from ingestd.api.backend import Backend, DaemonProcess
-from ingestd.api.check_result import CheckResult
+from ingestd.api.check_result import CheckResult, show_age
 from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
@@ -32,6 +34,7 @@ __all__ = ["RedisBackend", "describe_daemons", "lacking_replicas"]
 _log = logging.getLogger("ingestd.redis")
 
 _BEAT = 1.5  # seconds between two renewals of leases
+_WRONG_CLOCK = 2000  # milliseconds
 _BEATS_ALIVE = 2  # beats between two heartbeats
 _ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
 _ALIVE_SHARING = 6.0  # the same if each beat has a heartbeat
@@ -162,10 +165,19 @@ class RedisBackend(Backend):
             found.append(CheckResult("durability", str(error), "broken", facts))
         else:
             found.append(CheckResult("durability", durability.text, "ok" if durability.known else "warning", facts))
+        if abs(ahead := await self._clock_ahead()) >= _WRONG_CLOCK:
+            where = "behind" if ahead < 0 else "ahead of"
+            text = f"Redis' clock is {show_age(abs(ahead))} {where} this machine's. Synchronize both"
+            found.append(CheckResult("clock", text, "warning", {"ahead": ahead / 1000}))
         replicated = self._replication(durability)
         if durability.replicas or self.database.options.replicas or replicated.status != "ok":
             found.append(replicated)
         return found
+
+    async def _clock_ahead(self) -> int:
+        asked_at = times.now()
+        ((seconds, microseconds),) = await self.database.pipeline(("TIME",))
+        return clock_ahead(int(seconds) * 1000 + int(microseconds) // 1000, asked_at)
 
     async def try_write(self) -> str | None:
         """Returns why a trial write fails, or None."""
@@ -220,14 +232,15 @@ class RedisBackend(Backend):
         if self._report not in (None, report):
             link.begin(["gone", 0, str(self._report)], _ignore)
         self._report = report
-        link.begin(["alive", 0, str(report), round(life * 1000)], self._heard)
+        link.begin(["alive", 0, str(report), round(life * 1000)], partial(self._heard, times.now()))
         if sharing is not None:
             link.begin(["daemons", 0], self._learned)
 
-    def _heard(self, answer: Any, error: Exception | None) -> None:
+    def _heard(self, asked_at: int, answer: Any, error: Exception | None) -> None:
         if error is None:
             link = self.database.link
-            link.last, link.heartbeats = answer
+            link.last, link.heartbeats, clock = answer
+            self.store.clock_ahead = clock_ahead(clock, asked_at)
 
     def _learned(self, answer: Any, error: Exception | None) -> None:
         if error is None and self._sharing is not None:
@@ -236,6 +249,11 @@ class RedisBackend(Backend):
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"redis: {name}"))
+
+
+def clock_ahead(clock: int, asked_at: int) -> int:
+    """Milliseconds by which Redis' clock is ahead of ours: it was read between our question and now."""
+    return min(0, clock - asked_at) or max(0, clock - times.now())
 
 
 def _ignore(answer: Any, error: Exception | None) -> None:

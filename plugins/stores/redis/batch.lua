@@ -843,7 +843,7 @@ ops.alive = function(_, daemon, life)
   redis.call('PEXPIRE', daemons, life)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
-  return {all.last, all.heartbeats}
+  return {all.last, all.heartbeats, clock()}
 end
 
 ops.gone = function(_, daemon)

@@ -1,0 +1,134 @@
+"""Watches the daemon's clock: against the monotonic clock, for jumps, and against the clocks of its stores.
+
+A wrong clock would end all that has a lifetime: 400 days ahead for half a minute, the journal and the memory of
+messages. So the daemon has a clock of its own. It follows the system's clock, but for jumps of more than a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ingestd.api import times
+from ingestd.api.backend import Partition
+from ingestd.api.check_result import show_age
+
+__all__ = ["Clocks"]
+
+_log = logging.getLogger("ingestd.clocks")
+
+_LOOK = 1.0  # seconds
+_WRONG = 2_000  # milliseconds from which a difference is told
+_RIGHT = 1_000  # milliseconds below which it is over
+_FOLLOWED = 60_000  # milliseconds: the daemon follows shorter jumps
+_CURE = "if the new time is right, confirm it by `ingestd reload`"
+
+
+class Clocks:
+    def __init__(self, partitions: Sequence[Partition], registry: CollectorRegistry) -> None:
+        self._partitions = partitions
+        self.jump = 0
+        """Milliseconds by which the system's clock is ahead of the daemon's since a jump that it did not follow."""
+        self._is_apart = False
+        """Whether the difference to the clock of a store has been told."""
+        registry.register(_Clocks(self))
+
+    async def run(self) -> None:
+        """Look every second while the daemon runs."""
+        times.keep_own_clock()
+        try:
+            while True:
+                self.look()
+                await asyncio.sleep(_LOOK)
+        finally:
+            times.go_by_system_clock()
+
+    def look(self) -> None:
+        self._look_at_system(times.system_clock_ahead())
+        self._look_at_stores()
+
+    def confirm(self) -> None:
+        """Follow the jump of the system's clock: an operator says that the new time is right."""
+        if self.jump:
+            _log.warning("the time is confirmed: the daemon follows the jump of the system's clock")
+            self.jump = 0
+            times.keep_own_clock()
+
+    def remark(self) -> str | None:
+        """What is wrong with a clock, for operators; None if nothing is."""
+        if self.jump:
+            return f"the system's clock has jumped {_told(self.jump)}, which the daemon does not follow; {_CURE}"
+        if self._is_apart:
+            return self._difference()
+        return None
+
+    def _look_at_system(self, ahead: int) -> None:
+        if abs(ahead) > _FOLLOWED:
+            if abs(ahead - self.jump) > _WRONG:
+                _log.warning(
+                    "the system's clock has jumped %s. The daemon goes on by its former time, so that nothing ends too"
+                    " soon; %s",
+                    _told(ahead), _CURE,
+                )  # fmt: skip
+            self.jump = ahead
+            return
+        if self.jump:
+            _log.info("the system's clock is back, and the daemon follows it again")
+        elif abs(ahead) >= _WRONG:
+            _log.warning("the system's clock has jumped %s, and the daemon follows it", _told(ahead))
+        self.jump = 0
+        times.keep_own_clock()
+
+    def _look_at_stores(self) -> None:
+        ahead = abs(self.store_ahead)
+        if not self._is_apart and ahead >= _WRONG:
+            self._is_apart = True
+            _log.warning(
+                "%s. Events have the time of the daemon that received them: a click may seem to come after its order"
+                " on another daemon. Synchronize the clocks of all machines",
+                self._difference(),
+            )
+        elif self._is_apart and ahead < _RIGHT:
+            self._is_apart = False
+            _log.info("the clocks of the store and of this daemon agree again")
+
+    @property
+    def store_ahead(self) -> int:
+        """Milliseconds by which the clock of a store is ahead of the daemon's: of the partition with the largest."""
+        return max((each.store.clock_ahead for each in self._partitions), key=abs, default=0)
+
+    def _difference(self) -> str:
+        ahead = self.store_ahead
+        where = "behind" if ahead < 0 else "ahead of"
+        return f"the clock of the store's server is {show_age(abs(ahead))} {where} this daemon's"
+
+
+class _Clocks(Collector):
+    """Runs on another thread than the event loop, so it only reads."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "ingestd_clock_jump_seconds",
+            "How far the system's clock is ahead of the daemon's since a jump that the daemon does not follow.",
+            self._clocks.jump / 1000,
+        )
+        yield GaugeMetricFamily(
+            "ingestd_store_clock_ahead_seconds",
+            "How far the clock of the store's server is ahead of the daemon's, 0 within the time of a request.",
+            self._clocks.store_ahead / 1000,
+        )
+
+
+def _told(ahead: int) -> str:
+    return f"{show_age(abs(ahead))} {'back' if ahead < 0 else 'ahead'}"

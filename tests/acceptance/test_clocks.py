@@ -1,0 +1,87 @@
+"""Clocks that jump or differ, by libfaketime: nothing ends too soon, and operators learn of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ingestd.api.times import parse_time
+from tests.support.clients import wait_until
+from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.redis_shop import redis_shop
+
+LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
+DAY, HOUR = 86_400_000, 3_600_000
+
+
+def faked(**variables: str) -> dict[str, str]:
+    """The environment of a program with another clock. Its monotonic clock is the machine's."""
+    monotonic = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+    return {"LD_PRELOAD": LIBRARIES[0], **monotonic, **variables}
+
+
+def track(shop: Shop, daemon: Daemon, **members: str) -> dict[str, Any]:
+    answer = daemon.post("/track", {"key": "Page View", "anonymousId": "v", "data": {}, **members}, shop.public.id)
+    assert answer.status == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def logged(daemon: Daemon, text: str) -> bool:
+    daemon.read_log()
+    return any(text in line for line in daemon.log)
+
+
+def received(shop: Shop) -> int:
+    at = parse_time(shop.stored()[-1]["receivedAt"])
+    assert at is not None
+    return at
+
+
+def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"journal": 'keep_for = "1d"', "ops": 'show_data = "all"'})
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
+    with Daemon(shop.config, environment=environment) as daemon:
+        first = track(shop, daemon, messageId="m-1")
+        began = received(shop)
+        clock.write_text("+400d")
+        assert track(shop, daemon, messageId="m-1") == first  # also before the daemon has looked
+        wait_until(lambda: logged(daemon, "the system's clock has jumped 400 d ahead. The daemon goes on by"))
+        assert track(shop, daemon)["session"] == {**first["session"], "isNew": False}
+        assert received(shop) - began < HOUR
+        assert 399 * 86_400 < daemon.metric("ingestd_clock_jump_seconds") < 401 * 86_400
+        assert "the system's clock has jumped 400 d ahead" in daemon.ops("/readyz").body.decode()
+        clock.write_text("+0")
+        wait_until(lambda: logged(daemon, "the system's clock is back"))
+        assert daemon.metric("ingestd_clock_jump_seconds") == 0
+        assert len(shop.stored()) == 2
+        clock.write_text("+5s")
+        wait_until(lambda: logged(daemon, "the system's clock has jumped 5 s ahead, and the daemon follows it"))
+        clock.write_text("+3h")
+        wait_until(lambda: logged(daemon, "the system's clock has jumped 2 h ahead"))
+        assert run_ingestd("reload", config=shop.config).returncode == 0
+        wait_until(lambda: logged(daemon, "the time is confirmed"))
+        assert daemon.metric("ingestd_clock_jump_seconds") == 0
+        track(shop, daemon)
+        assert received(shop) - began > 2 * HOUR
+
+
+def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> None:
+    with redis_shop(tmp_path) as shop:
+        environment = faked(FAKETIME="+10m")
+        with Daemon(shop.config, environment=environment) as ahead:
+            wait_until(lambda: logged(ahead, "the clock of the store's server is 9 min behind this daemon's"))
+            assert -601 < ahead.metric("ingestd_store_clock_ahead_seconds") < -590
+        checked = subprocess.run(
+            [INGESTD, "check", "--json", "--config", str(shop.config)],
+            capture_output=True, text=True, check=False, env={**os.environ, **environment},
+        )  # fmt: skip
+        assert "Redis' clock is" in checked.stdout
+        with shop.serve() as right:
+            wait_until(lambda: right.metric("ingestd_redis_batches_total") > 5)
+            assert right.metric("ingestd_store_clock_ahead_seconds") == 0
+            assert not logged(right, "clock")
