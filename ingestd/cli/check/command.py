@@ -180,6 +180,8 @@ def _running(name: str, address: Address, facts: dict[str, str]) -> CheckResult 
     if ready is None:
         return None
     facts = {**facts, "readyz": ready}
+    if ready.startswith("ok, "):
+        return CheckResult(name, f"{address}: the running daemon is ready{ready[2:]}", "warning", facts)
     if ready != "ok":
         return CheckResult(name, f"{address}: the running daemon is not ready: {ready}", "unavailable", facts)
     return CheckResult(name, f"{address}: the running daemon is ready", facts=facts)
