@@ -197,23 +197,15 @@ def test_check_describes_the_cluster(shop: ClusterShop) -> None:
     assert "3 primaries and 3 replicas have 16384 of 16384 slots" in shown
     assert "a trial write is in every partition" in shown
     assert "cluster-require-full-coverage" not in shown
-    assert "cluster-migration-barrier" not in shown
 
 
-def test_check_warns_of_nodes_that_stop_or_give_replicas_away_when_others_are_away(shop: ClusterShop) -> None:
+def test_check_warns_of_nodes_that_stop_when_another_is_away(shop: ClusterShop) -> None:
     node = shop.node_of(shop.tenants[0])
-    usual = {"cluster-require-full-coverage": "no", "cluster-migration-barrier": "1"}
-    for name, value in zip(usual, ("yes", "0"), strict=True):
-        shop.cluster.ask(node, "CONFIG SET", name, value)
+    shop.cluster.ask(node, "CONFIG SET", "cluster-require-full-coverage", "yes")
     try:
         with shop.serve_with(1):
             shown = " ".join(run_ingestd("check", config=shop.config).stdout.split())
-            shop.cluster.ask(node, "CONFIG SET", "cluster-allow-replica-migration", "no")
-            assert "cluster-migration-barrier" not in run_ingestd("check", config=shop.config).stdout
     finally:
-        for name, value in {**usual, "cluster-allow-replica-migration": "yes"}.items():
-            shop.cluster.ask(node, "CONFIG SET", name, value)
-    assert f"cluster-migration-barrier is less than wait_replicas on 127.0.0.1:{node.port}: when another" in shown
-    assert "Set cluster-migration-barrier 1 on every node" in shown
+        shop.cluster.ask(node, "CONFIG SET", "cluster-require-full-coverage", "no")
     assert f"cluster-require-full-coverage is yes on 127.0.0.1:{node.port}: one primary that is away" in shown
     assert "Set cluster-require-full-coverage no on every node" in shown

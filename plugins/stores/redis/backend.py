@@ -189,10 +189,7 @@ class RedisBackend(Backend):
 
     def _replication(self, durability: Durability) -> CheckResult:
         with_sentinels = self.database.sentinels is not None
-        options = self.database.options
-        return replication(
-            durability, waits_for=options.replicas, grace=options.promotion_grace, with_sentinels=with_sentinels
-        )
+        return replication(durability, waits_for=self.database.options.replicas, with_sentinels=with_sentinels)
 
     async def daemons(self) -> Sequence[DaemonProcess]:
         await self.open(serving=False)

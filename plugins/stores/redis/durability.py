@@ -73,8 +73,8 @@ async def setting(client: aioredis.Redis, name: str) -> str | None:
     return value
 
 
-def replication(found: Durability, *, waits_for: int, grace: float, with_sentinels: bool) -> CheckResult:
-    """Whether answered events survive a replacement of the primary. `grace` is `promotion_grace` in seconds."""
+def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> CheckResult:
+    """Whether answered events survive a replacement of the primary."""
     replicas = found.replicas or 0
     facts = {"replicas": found.replicas, "wait_replicas": waits_for}
     connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
@@ -87,18 +87,7 @@ def replication(found: Durability, *, waits_for: int, grace: float, with_sentine
             facts,
         )
     if waits_for or not (replicas or with_sentinels):
-        text = f"an answer waits for {waits_for} of {connected}"
-        if waits_for < replicas:
-            text += (
-                "; events that are answered 200 while the network cuts the primary and as many replicas off are lost."
-                f" [plugins.redis] wait_replicas = {replicas} keeps them, and answers 503 while a replica is away"
-            )
-        if waits_for and replicas > 1 and grace:
-            text += (
-                f"; for at most {grace:g} s after a failover an answer waits for none. A second failure loses events:"
-                ' promotion_grace = "0s" answers 503 instead'
-            )
-        return CheckResult("replicas", text, facts=facts)
+        return CheckResult("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
     return CheckResult(
         "replicas",
         f"Redis has {connected} and wait_replicas is 0: a failover loses events that were answered 200."

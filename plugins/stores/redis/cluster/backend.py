@@ -32,7 +32,6 @@ _log = logging.getLogger("ingestd.redis")
 
 _OPENED_AT_ONCE = 32  # partitions
 _COVERAGE = "cluster-require-full-coverage"
-_MIGRATION, _BARRIER = "cluster-allow-replica-migration", "cluster-migration-barrier"
 _AGAIN = 1.0  # seconds between two attempts to open a partition that is away
 
 
@@ -221,7 +220,6 @@ class ClusterBackend(Backend):
         await self._refresh()
         found = [describe_nodes(self.topology), await self._describe_partitions()]
         strict: list[str] = []
-        donors: list[str] = []
         lacking: dict[RedisBackend, str | None] = {}
         for node, backends in sorted((await self._by_node()).items()):
             results = await backends[0].describe_server()
@@ -229,12 +227,8 @@ class ClusterBackend(Backend):
             found += [result._replace(text=f"{node}: {result.text}") for result in results]
             if await backends[0].database.setting(_COVERAGE) == "yes":
                 strict.append(str(node))
-            if await self._gives_replicas_away(backends[0]):
-                donors.append(str(node))
         if strict:
             found.append(describe_coverage(strict))
-        if donors:
-            found.append(describe_migration(donors, backends[0].database.options.replicas))
         found.append(describe_daemons(await self._running()))
         failures = await asyncio.gather(*(self._try_write(number, lacking) for number in range(len(self.backends))))
         failed = {name: failure for name, failure in zip(self._names, failures, strict=True) if failure is not None}
@@ -244,15 +238,6 @@ class ClusterBackend(Backend):
         else:
             found.append(CheckResult("write", "a trial write is in every partition"))
         return found
-
-    @staticmethod
-    async def _gives_replicas_away(backend: RedisBackend) -> bool:
-        """Whether the node may give another shard a replica that answers wait for. It is never given back."""
-        database = backend.database
-        if await database.setting(_MIGRATION) != "yes":
-            return False
-        barrier = await database.setting(_BARRIER)
-        return barrier is not None and int(barrier) < database.options.replicas
 
     async def _try_write(self, number: int, lacking: Mapping[RedisBackend, str | None]) -> str | None:
         """`lacking` says of backends whether, and why, replicas are missing."""
@@ -287,16 +272,6 @@ def describe_coverage(strict: Sequence[str]) -> CheckResult:
         f" Set {_COVERAGE} no on every node, also on replicas"
     )
     return CheckResult("coverage", text, "warning", {"nodes": strict})
-
-
-def describe_migration(donors: Sequence[str], waits_for: int) -> CheckResult:
-    """`donors` are the nodes that may give away a replica for which answers wait."""
-    text = (
-        f"{_BARRIER} is less than wait_replicas on {', '.join(donors)}: when another shard has lost its replicas, Redis"
-        f" gives it one of these for ever, and their tenants get 503. Set {_BARRIER} {waits_for} on every node, also on"
-        f" replicas, or {_MIGRATION} no"
-    )
-    return CheckResult("replica migration", text, "warning", {"nodes": donors})
 
 
 def describe_nodes(topology: Topology) -> CheckResult:
