@@ -17,7 +17,13 @@ from .errors import CommandError
 from .journal import Journal
 from .store import Store
 
-__all__ = ["Backend", "DaemonProcess", "Partition"]
+__all__ = ["Backend", "DaemonProcess", "Partition", "describe_partition"]
+
+
+def describe_partition(name: str, tenants: int | None) -> str:
+    """A partition in a text for operators: `partition 03 (5 tenants)`, or `partition 03` if the number is unknown."""
+    number = "" if tenants is None else f" ({tenants} tenant{'' if tenants == 1 else 's'})"
+    return f"partition {name}{number}"
 
 
 class Partition(NamedTuple):

@@ -223,6 +223,8 @@ class Store(ABC):
     """The losses that this process met since it opened the store. It grows before any read after a loss."""
     loss: str | None = None
     """The loss that stands, as this process knows it, in a sentence for operators; None if there is no loss."""
+    tenants: int | None = None
+    """The number of tenants with keys whose state is here, for texts about a loss. The plugin with the keys sets it."""
     max_size: float = math.inf
     """`[store] max_size` in bytes, or its default. The daemon sets it."""
     field_bytes: float = 0

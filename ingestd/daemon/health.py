@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ingestd.api.backend import Partition
+from ingestd.api.backend import Partition, describe_partition
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
 
@@ -37,7 +37,8 @@ class Health:
         """Why the daemon is not ready; None if it is."""
         problems = self._problems()
         if len(problems) < len(self._partitions):
-            return self._losses[0].problem  # the first partition has the keys, which all tenants need
+            first = self._losses[0]  # the first partition has the keys, which all tenants need
+            return f"{first.place}: {first.problem}" if first.problem else None
         return self._text(problems)
 
     def remark(self) -> str | None:
@@ -61,6 +62,7 @@ class Health:
         first = next(iter(problems.values()))
         if len(self._partitions) == 1:
             return first
-        names = [*problems]
-        shown = ", ".join(names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
-        return f"{len(names)} of {len(self._partitions)} partitions have a problem ({shown}): {first}"
+        some = [each for each in self._partitions if each.name in problems]
+        shown = ", ".join(describe_partition(each.name, each.store.tenants) for each in some[:_MOST_NAMES])
+        shown += " …" if len(some) > _MOST_NAMES else ""
+        return f"{len(some)} of {len(self._partitions)} partitions have a problem: {shown}: {first}"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from ingestd.api.backend import describe_partition
 from ingestd.api.errors import IngestdError, Unavailable
 from ingestd.api.store import Store
 
@@ -30,10 +31,19 @@ class LossRecovery:
 
     def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]], *, partition: str = "") -> None:
         self._store = store
-        self._in = f" in partition {partition}" if partition else ""
+        self._partition = partition
         self._recover = recover
         self._missing: Sequence[str] = ()
         self._told: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The partition and its number of tenants; empty if there is only one partition."""
+        return describe_partition(self._partition, self._store.tenants) if self._partition else ""
+
+    @property
+    def _in(self) -> str:
+        return f" in {self.place}" if self._partition else ""
 
     @property
     def problem(self) -> str | None:
@@ -84,7 +94,7 @@ class LossRecovery:
         _log.info("nothing is missing after the loss of data%s; the loss is cleared", self._in)
 
     def _tell_failure(self, error: IngestdError) -> None:
-        text = f"after a loss of data: {error}"
+        text = f"after a loss of data{self._in}: {error}"
         if text != self._told:
             self._told = text
             _log.error("%s", text, exc_info=error.__cause__)

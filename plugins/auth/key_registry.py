@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Literal
@@ -137,6 +138,7 @@ class KeyRegistry:
         self._revoked = frozenset([self._name(key.id) for key in keys if key.revoked_at is not None])
         self._stored = stored
         self._version = version
+        _count_tenants(store, _decode({**(self._before or {}), **stored}).values() if self._before else keys)
 
     def _known_before(self, store: Store) -> Mapping[str, Field] | None:
         """The keys that were known before the current loss of data, also if it was not handled yet."""
@@ -222,6 +224,12 @@ async def has_server_keys(store: Store) -> bool:
 
 def _decode(stored: Mapping[str, Field]) -> dict[str, Key]:
     return {key_id: msgspec.json.decode(field.value, type=Key) for key_id, field in stored.items()}
+
+
+def _count_tenants(store: Store, keys: Iterable[Key]) -> None:
+    counts = Counter(map(store.of_tenant, {key.tenant for key in keys}))
+    for part in store.parts:
+        part.tenants = counts[part]
 
 
 async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[Key]]) -> None:

@@ -93,7 +93,7 @@ def test_a_partition_that_cannot_store_refuses_only_its_own_tenants(shop: Partit
             assert send(daemon, shop, "meanwhile") == [200, 503, 200]
             ready = daemon.ops("/readyz")
             assert ready.status == 200
-            assert ready.body.startswith(b"ok, but 1 of 3 partitions have a problem (1): ")
+            assert ready.body.startswith(b"ok, but 1 of 3 partitions have a problem: partition 1 (1 tenant): ")
             assert daemon.metric("ingestd_store_up") == pytest.approx(2 / 3)
             wait_until(lambda: len(shop.archived()) == 4)
         wait_until(lambda: send(daemon, shop, "after") == [200, 200, 200])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import random
@@ -21,7 +22,7 @@ from tests.support.cluster_shop import ClusterShop, key_of
 from tests.support.daemon import Daemon, run_ingestd
 from tests.support.journeys import TRACK
 from tests.support.ports import own_host
-from tests.support.redis_cluster import RedisCluster, redis_cluster
+from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 
 LONG = 40.0
 
@@ -144,8 +145,8 @@ def test_only_the_tenants_of_a_partition_without_primary_get_503(shop: ClusterSh
             assert post(daemon, tenant, "visitor") == (503 if tenant in theirs else 200)
         ready = daemon.ops("/readyz")
         assert ready.status == 200
-        names = ", ".join(f"{shop.tenants.index(tenant):02}" for tenant in theirs)
-        assert f"{len(theirs)} of 6 partitions have a problem ({names})" in ready.body.decode()
+        names = ", ".join(f"partition {shop.tenants.index(tenant):02} (1 tenant)" for tenant in theirs)
+        assert f"{len(theirs)} of 6 partitions have a problem: {names}: " in ready.body.decode()
         shop.cluster.settle()
         wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6, LONG)
 
@@ -197,6 +198,8 @@ def test_check_describes_the_cluster(shop: ClusterShop) -> None:
     assert "3 primaries and 3 replicas have 16384 of 16384 slots" in shown
     assert "a trial write is in every partition" in shown
     assert "cluster-require-full-coverage" not in shown
+    assert "cluster-migration-barrier" not in shown
+    assert "For promotion_grace = 30s after a failover, an answer waits for none" in " ".join(shown.split())
 
 
 def test_check_warns_of_nodes_that_stop_when_another_is_away(shop: ClusterShop) -> None:
@@ -209,3 +212,55 @@ def test_check_warns_of_nodes_that_stop_when_another_is_away(shop: ClusterShop) 
         shop.cluster.ask(node, "CONFIG SET", "cluster-require-full-coverage", "no")
     assert f"cluster-require-full-coverage is yes on 127.0.0.1:{node.port}: one primary that is away" in shown
     assert "Set cluster-require-full-coverage no on every node" in shown
+
+
+def test_check_warns_of_replicas_that_may_leave_their_primary(shop: ClusterShop) -> None:
+    node = shop.cluster.replica_of(shop.cluster.primaries()[0])
+    shop.cluster.ask(node, "CONFIG SET", "cluster-migration-barrier", "0")
+    try:
+        with shop.serve_with(1):
+            shown = " ".join(run_ingestd("check", config=shop.config).stdout.split())
+            shop.cluster.ask(node, "CONFIG SET", "cluster-allow-replica-migration", "no")
+            without_migration = run_ingestd("check", config=shop.config).stdout
+    finally:
+        shop.cluster.ask(node, "CONFIG SET", "cluster-migration-barrier", "1")
+        shop.cluster.ask(node, "CONFIG SET", "cluster-allow-replica-migration", "yes")
+    assert f"cluster-migration-barrier is below wait_replicas = 1 on 127.0.0.1:{node.port}: Redis may give" in shown
+    assert "Set cluster-migration-barrier 1 or cluster-allow-replica-migration no on every node" in shown
+    assert "cluster-migration-barrier" not in without_migration
+
+
+def test_a_loss_names_its_partitions_and_the_number_of_their_tenants(shop: ClusterShop) -> None:
+    lost = shop.tenants[1]
+    node = shop.node_of(lost)
+    theirs = [index for index, tenant in enumerate(shop.tenants) if shop.node_of(tenant) is node]
+    with shop.serve_with(1) as (daemon,):
+        wait_until(lambda: all(post(daemon, tenant, "visitor") == 200 for tenant in shop.tenants), LONG)
+        shop.cluster.ask(node, "FLUSHALL")
+        wait_until(lambda: daemon.metric("ingestd_store_losses_total") == len(theirs), LONG)
+        wait_until(lambda: post(daemon, lost, "visitor") == 200, LONG)
+    lines = [line for line in daemon.log if "the store came back empty" in line]
+    assert len(lines) == len(theirs)
+    assert all(f"partition {index:02} (1 tenant): the store" in "".join(lines) for index in theirs)
+
+
+@pytest.mark.logs("ingestd.redis ERROR partition 02: the store came back empty")
+def test_a_loss_that_stands_names_its_partition_in_check_and_at_the_start(shop: ClusterShop) -> None:
+    with shop.serve_with(1):
+        pass
+    asyncio.run(report_loss(shop, 2))
+    shown = " ".join(run_ingestd("check", config=shop.config).stdout.split())
+    assert "partition 02 (1 tenant): the store came back empty" in shown
+    with shop.serve_with(1) as (daemon,):
+        wait_until(lambda: daemon.ops("/readyz").body == b"ok\n", LONG)
+    assert sum("a loss of data in partition 02 (1 tenant) is not acknowledged yet" in line for line in daemon.log) == 1
+    assert sum("after the loss of data in partition 02 (1 tenant)" in line for line in daemon.log) == 1
+
+
+async def report_loss(shop: ClusterShop, number: int) -> None:
+    backend = cluster_backend(shop.cluster, prefix="shop:")
+    await backend.open(serving=True)
+    try:
+        await backend.backends[number].store.report_loss("came back empty")
+    finally:
+        await backend.close()

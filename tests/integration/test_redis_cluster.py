@@ -191,7 +191,7 @@ async def test_without_a_majority_nothing_is_answered_and_afterwards_all_goes_on
 
 @LINES
 @pytest.mark.logs(
-    "ingestd.redis ERROR the store came back with older content",
+    r"ingestd.redis ERROR partition \d\d: the store came back with older content",
     "ingestd.redis WARNING Redis has 1 replica and wait_replicas is 0",
 )
 async def test_a_node_that_comes_back_with_old_data_is_noticed_by_its_partitions_only(cluster: RedisCluster) -> None:

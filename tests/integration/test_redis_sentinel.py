@@ -197,6 +197,7 @@ async def test_replicas_without_wait_replicas_cause_a_warning(
             found = {finding.name: finding for finding in await backend.describe()}
             assert found["replicas"].status == status
             assert found["replicas"].facts == {"replicas": 2, "wait_replicas": replicas}
+            assert ("wait_replicas = 2 keeps them" in found["replicas"].text) == (replicas == 1)
             assert ("sentinels" in found) is not by_url
             warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
             assert len(warnings) == (1 if status == "warning" else 0)

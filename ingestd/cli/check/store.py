@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import Partition, describe_partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
-from ingestd.api.errors import ConfigError, IngestdError
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import Store
@@ -43,8 +45,7 @@ async def look_at_store(
     try:
         async with open_backends(config, plugins) as backends:
             found = await backends.describe()
-            losses = [(partition.name, partition.store.loss) for partition in backends.partitions]
-            found += [_loss(name, loss) for name, loss in losses if loss is not None]
+            found += await _losses(backends.partitions, backends.store, plugins)
             report.add("store", found)  # before further reads: they fail if the store refuses everything
             report.add("store", await _unfinished_copy(config, backends.partitions[0].store))
             partitions, missing = await _look_at_journals(backends.partitions)
@@ -77,9 +78,19 @@ async def _unfinished_copy(config: Config, store: Store) -> list[CheckResult]:
     return []
 
 
-def _loss(partition: str, loss: str) -> CheckResult:
-    where = f"partition {partition}: " if partition else ""
-    return CheckResult("loss", f"{where}{loss}; {CURE}", "unavailable")
+async def _losses(partitions: Sequence[Partition], store: Store, plugins: Plugins) -> list[CheckResult]:
+    lost = [each for each in partitions if each.store.loss is not None]
+    tenants: Counter[Store] | None = None
+    if lost and len(partitions) > 1:
+        with suppress(HookFailure, Unavailable):  # a partition is away: the number is unknown, the loss is not
+            tenants = Counter(store.of_tenant(each) for each in await plugins.hooks.state_parts(store) if each)
+    found = []
+    for each in lost:
+        number = None if tenants is None else tenants[each.store]
+        where = f"{describe_partition(each.name, number)}: " if each.name else ""
+        facts = {"partition": each.name, "tenants": number} if each.name else {}
+        found.append(CheckResult("loss", f"{where}{each.store.loss}; {CURE}", "unavailable", facts))
+    return found
 
 
 class _Journal(NamedTuple):

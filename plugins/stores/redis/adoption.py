@@ -64,7 +64,8 @@ class Adoption:
             self._journal.begin_anew(last, version)
             self._store.losses += 1
             self._store.learn(store_id, loss)
-            _log.error("%s", loss)
-            for name, position, end in mended:
-                _log.warning("%s: its cursor, %d, was beyond the journal's end, and is %d now", name, position, end)
+            label = self._store.label
+            _log.error("%s%s", label, loss)
+            for name, at, end in mended:
+                _log.warning("%s%s: its cursor, %d, was beyond the journal's end, and is %d now", label, name, at, end)
         self._database.link.go_on(store_id, last, heartbeats)

@@ -188,8 +188,10 @@ class RedisBackend(Backend):
         return None
 
     def _replication(self, durability: Durability) -> CheckResult:
-        with_sentinels = self.database.sentinels is not None
-        return replication(durability, waits_for=self.database.options.replicas, with_sentinels=with_sentinels)
+        options, with_sentinels = self.database.options, self.database.sentinels is not None
+        return replication(
+            durability, waits_for=options.replicas, with_sentinels=with_sentinels, grace=options.promotion_grace
+        )
 
     async def daemons(self) -> Sequence[DaemonProcess]:
         await self.open(serving=False)

@@ -15,7 +15,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.store import StoreSize
 
 from .cluster.connections import SlotPool
-from .durability import Durability, ask, setting
+from .durability import Durability, ask
 from .link import Link, LinkOptions, explain
 from .sentinel import SentinelPool
 from .servers import address_of
@@ -87,10 +87,6 @@ class Database:
     async def durability(self) -> Durability:
         """Raises `Unavailable`."""
         return await self._asked(ask(self._client))
-
-    async def setting(self, name: str) -> str | None:
-        """A setting of the server; None if it does not say. Raises `Unavailable`."""
-        return await self._asked(setting(self._client, name))
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The answers to reading commands. Raises `Unavailable`, also if another store answers."""

@@ -10,7 +10,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError
 
-__all__ = ["Durability", "ask", "replication", "require", "setting"]
+__all__ = ["Durability", "ask", "replication", "require"]
 
 
 class Durability(NamedTuple):
@@ -49,7 +49,7 @@ async def ask(client: aioredis.Redis) -> Durability:
         str(replication.get("role", "unknown")),
         replication.get("connected_slaves"),
         None if aof is None else bool(int(aof)),
-        await setting(client, "appendfsync"),
+        await _setting(client, "appendfsync"),
         memory.get("maxmemory_policy"),
         server.get("redis_mode") or server.get("server_mode"),  # the latter is Valkey's
     )
@@ -63,7 +63,7 @@ async def _info(client: aioredis.Redis, section: str) -> dict[str, Any]:
     return found
 
 
-async def setting(client: aioredis.Redis, name: str) -> str | None:
+async def _setting(client: aioredis.Redis, name: str) -> str | None:
     """A setting of the server; None if it does not say."""
     try:
         found = await client.config_get(name)
@@ -73,8 +73,8 @@ async def setting(client: aioredis.Redis, name: str) -> str | None:
     return value
 
 
-def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> CheckResult:
-    """Whether answered events survive a replacement of the primary."""
+def replication(found: Durability, *, waits_for: int, with_sentinels: bool, grace: float) -> CheckResult:
+    """Whether answered events survive a replacement of the primary. `grace` is `promotion_grace` in seconds."""
     replicas = found.replicas or 0
     facts = {"replicas": found.replicas, "wait_replicas": waits_for}
     connected = f"{replicas} replica{'' if replicas == 1 else 's'}"
@@ -87,7 +87,15 @@ def replication(found: Durability, *, waits_for: int, with_sentinels: bool) -> C
             facts,
         )
     if waits_for or not (replicas or with_sentinels):
-        return CheckResult("replicas", f"an answer waits for {waits_for} of {connected}", facts=facts)
+        text = f"an answer waits for {waits_for} of {connected}"
+        if 0 < waits_for < replicas:
+            text += (
+                ". If the network cuts the primary off together with a replica, answered events are lost."
+                f" wait_replicas = {replicas} keeps them, but then one replica that is away leads to 503"
+            )
+        if waits_for and grace:
+            text += f". For promotion_grace = {grace:g}s after a failover, an answer waits for none"
+        return CheckResult("replicas", text, facts=facts)
     return CheckResult(
         "replicas",
         f"Redis has {connected} and wait_replicas is 0: a failover loses events that were answered 200."

@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from ingestd.api import times
+from ingestd.api.backend import describe_partition
 from ingestd.api.store import State, Store, StoreSize
 from ingestd.api.times import format_time
 
@@ -103,6 +104,12 @@ class RedisStore(Store):
                 some = ends[first : first + _AT_ONCE]
                 await self._database.link.ask("set_ends", times.now(), some, weight=len(some))
 
+    @property
+    def label(self) -> str:
+        """The partition and its tenants, at the beginning of a line about a loss; empty on a single Redis."""
+        name = self._database.options.name
+        return f"{describe_partition(name, self.tenants)}: " if name else ""
+
     async def look_for_loss(self) -> None:
         link = self._database.link
         store_id, loss = await link.ask("store_id", 0)
@@ -121,4 +128,4 @@ class RedisStore(Store):
             loss = decode_loss(await self._database.link.ask("report_loss", times.now(), what, self.store_id or ""))
             self.losses += 1
             self.learn(self.store_id, loss)
-            _log.error("%s", loss)
+            _log.error("%s%s", self.label, loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -32,6 +32,8 @@ _log = logging.getLogger("ingestd.redis")
 
 _OPENED_AT_ONCE = 32  # partitions
 _COVERAGE = "cluster-require-full-coverage"
+_MIGRATION = "cluster-allow-replica-migration"
+_BARRIER = "cluster-migration-barrier"
 _AGAIN = 1.0  # seconds between two attempts to open a partition that is away
 
 
@@ -219,16 +221,14 @@ class ClusterBackend(Backend):
     async def describe(self) -> Sequence[CheckResult]:
         await self._refresh()
         found = [describe_nodes(self.topology), await self._describe_partitions()]
-        strict: list[str] = []
         lacking: dict[RedisBackend, str | None] = {}
         for node, backends in sorted((await self._by_node()).items()):
             results = await backends[0].describe_server()
             lacking |= dict.fromkeys(backends, lacking_replicas(results))
             found += [result._replace(text=f"{node}: {result.text}") for result in results]
-            if await backends[0].database.setting(_COVERAGE) == "yes":
-                strict.append(str(node))
-        if strict:
-            found.append(describe_coverage(strict))
+        found += describe_settings(
+            await self.topology.settings(_COVERAGE, _MIGRATION, _BARRIER), self.backends[0].database.options.replicas
+        )
         found.append(describe_daemons(await self._running()))
         failures = await asyncio.gather(*(self._try_write(number, lacking) for number in range(len(self.backends))))
         failed = {name: failure for name, failure in zip(self._names, failures, strict=True) if failure is not None}
@@ -265,13 +265,28 @@ def name_all(names: Sequence[str]) -> str:
     return f"partition{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
-def describe_coverage(strict: Sequence[str]) -> CheckResult:
-    """`strict` are the nodes that require full coverage."""
-    text = (
-        f"{_COVERAGE} is yes on {', '.join(strict)}: one primary that is away then stops the tenants of all nodes."
-        f" Set {_COVERAGE} no on every node, also on replicas"
-    )
-    return CheckResult("coverage", text, "warning", {"nodes": strict})
+def describe_settings(settings: Mapping[Address, Mapping[str, str]], waits_for: int) -> Iterator[CheckResult]:
+    """Warnings of settings of the nodes. `waits_for` is `wait_replicas`."""
+    strict = [str(node) for node, found in settings.items() if found.get(_COVERAGE) == "yes"]
+    if strict:
+        text = (
+            f"{_COVERAGE} is yes on {', '.join(strict)}: one primary that is away then stops the tenants of all nodes."
+            f" Set {_COVERAGE} no on every node, also on replicas"
+        )
+        yield CheckResult("coverage", text, "warning", {"nodes": strict})
+    # The replica decides, by its own settings. It leaves its primary only if the barrier's number of others stay there.
+    leaving = [
+        str(node)
+        for node, found in settings.items()
+        if found.get(_MIGRATION, "yes") == "yes" and int(found.get(_BARRIER, waits_for)) < waits_for
+    ]
+    if leaving:
+        text = (
+            f"{_BARRIER} is below wait_replicas = {waits_for} on {', '.join(leaving)}: Redis may give a replica to"
+            " another primary for good. The tenants of the former primary then get 503 although all nodes are up."
+            f" Set {_BARRIER} {waits_for} or {_MIGRATION} no on every node, also on replicas"
+        )
+        yield CheckResult("migration", text, "warning", {"nodes": leaving, "wait_replicas": waits_for})
 
 
 def describe_nodes(topology: Topology) -> CheckResult:

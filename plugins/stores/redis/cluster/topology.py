@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.asyncio.connection import Connection
-from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, ResponseError
+from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ingestd.api.errors import ConfigError
@@ -126,6 +126,26 @@ class Topology:
         self._refreshing = None
         if not task.cancelled():
             task.exception()  # those who wait have it, if any are left
+
+    async def settings(self, *names: str) -> Mapping[Address, Mapping[str, str]]:
+        """Settings of all nodes, replicas included. A node is missing if it does not answer or may not be asked."""
+
+        async def ask(node: Address) -> Mapping[str, str] | None:
+            connection = self._make_connection(**{**self._options, "host": node.host, "port": node.port})
+            try:
+                async with asyncio.timeout(self._limit):
+                    await connection.connect()
+                    await connection.send_command("CONFIG", "GET", *names)
+                    found = [each.decode() for each in await connection.read_response()]
+            except (RedisError, OSError, TimeoutError):
+                return None
+            finally:
+                await connection.disconnect(nowait=True)
+            return dict(zip(found[::2], found[1::2], strict=True))
+
+        nodes = sorted(self.nodes)
+        answers = zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True)
+        return {node: found for node, found in answers if found is not None}
 
     async def close(self) -> None:
         if self._refreshing is not None:
