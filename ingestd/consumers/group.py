@@ -12,7 +12,7 @@ from ingestd.api import times
 from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
-from ingestd.api.journal import Journal
+from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.consumers.task_end import ended
 
@@ -225,17 +225,20 @@ class Consumers:
             await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
     async def _look(self) -> int:
-        last = await self._journal.last()
+        others = {status.name: status for status in self.statuses if not status.held}
+        # Other daemons may have acquired their cursors. Both questions leave in one round trip.
+        last, cursors = await asyncio.gather(self._journal.last(), self._cursors_of(others))
         shorter = last < self._last  # a failover of a shared journal may have lost its end
         self._last = last
         for status in self.statuses:
             status.last = last if shorter else max(status.last, last)
-        others = {status.name: status for status in self.statuses if not status.held}
-        if others:  # other daemons may have acquired their cursors
-            for cursor in await self._journal.cursors():
-                if cursor.name in others and not others[cursor.name].held:
-                    others[cursor.name].position = cursor.position
+        for cursor in cursors:
+            if not others[cursor.name].held:
+                others[cursor.name].position = cursor.position
         return last
+
+    async def _cursors_of(self, names: Collection[str]) -> Sequence[Cursor]:
+        return [cursor for cursor in await self._journal.cursors() if cursor.name in names] if names else ()
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
