@@ -12,11 +12,12 @@ from ingestd.api import times
 from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
-from ingestd.api.journal import Journal
+from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.consumers.task_end import ended
 
 from .failure_log import FailureLog, FailureLogs
+from .looks import seconds_between_looks
 from .retry import Attempts
 from .runner import Runner
 from .status import ConsumerStatus
@@ -29,6 +30,7 @@ Died = Callable[[str, BaseException], None]
 """Called with the name of a consumer and the error that ended its task: a bug in ingestd. The daemon must stop."""
 
 _LOOK = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
+_MOST_LOOK = 10.0  # the same at most, with many partitions
 
 
 class Consumers:
@@ -56,6 +58,7 @@ class Consumers:
         forced: asyncio.Event | None = None,
         give_way: Callable[[float], Awaitable[None]] = asyncio.sleep,
         partition: str = "",
+        partitions: int = 1,
         failure_logs: FailureLogs | None = None,
     ) -> None:
         self._journal = journal
@@ -68,6 +71,7 @@ class Consumers:
         self._forced = forced or asyncio.Event()
         self._give_way = give_way
         self._partition = partition
+        self._partitions = partitions
         self._failure_logs = FailureLogs() if failure_logs is None else failure_logs
         self._moved = asyncio.Event()
         self._last = 0
@@ -88,6 +92,7 @@ class Consumers:
             give_way=self._give_way,
             failure_log=self._failure_logs[consumer.name],
             partition=self._partition,
+            partitions=self._partitions,
         )
 
     @property
@@ -220,17 +225,20 @@ class Consumers:
             await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
     async def _look(self) -> int:
-        last = await self._journal.last()
+        others = {status.name: status for status in self.statuses if not status.held}
+        # Other daemons may have acquired their cursors. Both questions leave in one round trip.
+        last, cursors = await asyncio.gather(self._journal.last(), self._cursors_of(others))
         shorter = last < self._last  # a failover of a shared journal may have lost its end
         self._last = last
         for status in self.statuses:
             status.last = last if shorter else max(status.last, last)
-        others = {status.name: status for status in self.statuses if not status.held}
-        if others:  # other daemons may have acquired their cursors
-            for cursor in await self._journal.cursors():
-                if cursor.name in others and not others[cursor.name].held:
-                    others[cursor.name].position = cursor.position
+        for cursor in cursors:
+            if not others[cursor.name].held:
+                others[cursor.name].position = cursor.position
         return last
+
+    async def _cursors_of(self, names: Collection[str]) -> Sequence[Cursor]:
+        return [cursor for cursor in await self._journal.cursors() if cursor.name in names] if names else ()
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
@@ -253,11 +261,12 @@ class Consumers:
         attempts = Attempts(
             self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, partition=self._partition
         )
+        pause = seconds_between_looks(_LOOK, self._partitions, _MOST_LOOK)
         while True:
             last = await attempts.until_done(self._look)
             await asyncio.sleep(0.25)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
+                async with asyncio.timeout(pause):
                     await attempts.until_done(self._journal.wait, last)
 
 

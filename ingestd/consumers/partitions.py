@@ -55,6 +55,7 @@ class PartitionConsumers:
                 forced=forced,
                 give_way=give_way,
                 partition=partition.name,
+                partitions=len(partitions),
                 failure_logs=self._failure_logs,
             )
             for partition in partitions

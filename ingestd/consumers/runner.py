@@ -17,6 +17,7 @@ from ingestd.api.store import Store
 
 from .erasures import REMOVED
 from .failure_log import FailureLog
+from .looks import seconds_between_looks
 from .read_ahead import ReadAhead
 from .retry import Attempts
 from .status import ConsumerStatus
@@ -27,6 +28,7 @@ _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
 _ATTEND = 0.8  # seconds after which the consumer is asked for its next action, even without new records
+_MOST_IDLE = 5.0  # the same at most, with many partitions that have no new records
 _ATTEND_FORCED = 0.02  # the same while the daemon stops and records are buffered
 
 
@@ -49,9 +51,11 @@ class Runner:
         give_way: Callable[[float], Awaitable[None]],
         failure_log: FailureLog,
         partition: str = "",
+        partitions: int = 1,
     ) -> None:
-        """`partition` is the name of the partition of journal and store."""
+        """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
         self._grace = grace
+        self._attend_idle = seconds_between_looks(_ATTEND, partitions, _MOST_IDLE)
         self._label = f"{consumer.name} (partition {partition})" if partition else consumer.name
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
@@ -212,7 +216,9 @@ class Runner:
         failure, patience = None, None
         if self.consumer.polls_commands:
             turn = await self._attend()
-            patience = _ATTEND if turn == "records" else 0.0
+            # Records wake the consumer. Only those in its buffer become old without new ones.
+            idle = _ATTEND if self.status.buffered else self._attend_idle
+            patience = idle if turn == "records" else 0.0
             if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
                 patience = min(patience, _ATTEND_FORCED)
             if turn == "flush":
@@ -224,7 +230,11 @@ class Runner:
                 async with self._at_work():
                     failure = await self._do_command()
         if not self._in_hand:
+            clock = asyncio.get_running_loop().time
+            since = clock()
             self._in_hand = await self._next(patience)
+            if self.consumer.polls_commands and clock() - since > _ATTEND:
+                return  # an operator may have given a command meanwhile, such as a pause, which comes first
         if self._in_hand and await self._is_open(opening):
             async with self._at_work():
                 await self._step()

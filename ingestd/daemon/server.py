@@ -97,7 +97,8 @@ class Server:
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
         self._losses = [
-            LossRecovery(each.store, partial(self._recover, each), partition=each.name) for each in self.partitions
+            LossRecovery(each.store, partial(self._recover, each), partition=each.name, partitions=len(self.partitions))
+            for each in self.partitions
         ]
         self._events_at = config.http.listen
         """The address for events. It is another one if the configuration asks for any port, or a socket is passed."""

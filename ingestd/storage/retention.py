@@ -13,6 +13,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.journal import Journal, JournalStats
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
+from ingestd.consumers.looks import seconds_between_looks
 
 __all__ = ["Retention", "room_below"]
 
@@ -21,6 +22,7 @@ _log = logging.getLogger("ingestd.retention")
 _STEP = 500  # records of one step, whose commit takes a few milliseconds at most
 _PAUSE = 0.01  # seconds between two steps, for other commits
 _LOOK = 1.0  # seconds between two looks when there is nothing to remove
+_MOST_LOOK = 10.0  # the same at most, with many partitions
 _WATCH = 0.1  # the same with `max_size`: records that arrive between two looks exceed the limit
 _ROOM = 64 * 1024 * 1024  # bytes below the limit to which a full journal is trimmed; a twentieth of a small limit
 _QUIET = 60.0  # seconds between two log lines about the losses of one consumer
@@ -42,8 +44,9 @@ class Retention:
         refuse: Callable[[str | None], None],
         now: Callable[[], int] = times.now,
         partition: str = "",
+        partitions: int = 1,
     ) -> None:
-        """`partition` is the name of the journal's partition."""
+        """`partition` is the name of the journal's partition, and `partitions` is their number."""
         self.problem: str | None = None
         """Why events are refused, for operators; None while events are accepted."""
         self._journal = journal
@@ -52,6 +55,7 @@ class Retention:
         self._refuse = refuse
         self._now = now
         self._in = f" of partition {partition}" if partition else ""
+        self._pause = seconds_between_looks(_LOOK, partitions, _MOST_LOOK)
         self._is_waiting = False
         """Whether events are refused until the first measurement."""
         self._extent = JournalStats(1, 0, 0, 0, None)
@@ -132,8 +136,22 @@ class Retention:
                 removed = await self.step()
             except Unavailable as error:
                 _log.debug("%s", error)  # the back end logs its failure, and the next turn tries again
-            idle = _LOOK if self._options.max_size is None else _WATCH
-            await asyncio.sleep(_PAUSE if removed else idle)
+            if removed:
+                await asyncio.sleep(_PAUSE)
+            else:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Pause when there is nothing to remove. With `max_size` new records end the pause."""
+        if self._options.max_size is None:
+            await asyncio.sleep(self._pause)
+            return
+        await asyncio.sleep(_WATCH)
+        # A journal that is over half full may have to be watched until its consumers have moved.
+        if self._extent.bytes * 2 < self.max_bytes:
+            with suppress(TimeoutError, Unavailable):
+                async with asyncio.timeout(self._pause):
+                    await self._journal.wait(self._extent.last)
 
     async def step(self) -> int:
         """Remove some of the oldest records, if they may be removed. Return their number. Raises `Unavailable`."""

@@ -35,7 +35,14 @@ class Retentions:
         """`refuse` has a function for each partition, as `Retention` needs it."""
         return cls(
             [
-                Retention(partition.journal, options, group, refuse=each, partition=partition.name)
+                Retention(
+                    partition.journal,
+                    options,
+                    group,
+                    refuse=each,
+                    partition=partition.name,
+                    partitions=len(partitions),
+                )
                 for partition, group, each in zip(partitions, consumers.groups, refuse, strict=True)
             ]
         )

@@ -9,15 +9,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from ingestd.api.backend import describe_partition
 from ingestd.api.errors import IngestdError, Unavailable
 from ingestd.api.store import Store
+from ingestd.consumers.looks import seconds_between_looks
 
 __all__ = ["LossRecovery"]
 
 _log = logging.getLogger("ingestd.store_loss")
 
 _LOOK = 0.25  # seconds between two looks for a loss that this process has met; each partition looks for its own
+_MOST_LOOK = 1.0  # the same at most, with many partitions
 _AGAIN = 1.0  # seconds after a failure
-_LOOKS = 8  # looks between two questions to the store, in which another process may have changed the loss
-_LOOKS_LOST = 3  # the same while a loss stands, because an operator waits for it to be cleared
+_ASK = 2.0  # seconds between two questions to the store, in which another process may have changed the loss
+_MOST_ASK = 10.0  # the same at most, with many partitions
+_ASK_LOST = 0.75  # the same while a loss stands, because an operator waits for it to be cleared
 
 CURE = "restore the store, or run `ingestd store acknowledge-loss`"
 
@@ -29,9 +32,19 @@ class LossRecovery:
     missing, the loss is cleared.
     """
 
-    def __init__(self, store: Store, recover: Callable[[], Awaitable[Sequence[str]]], *, partition: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        recover: Callable[[], Awaitable[Sequence[str]]],
+        *,
+        partition: str = "",
+        partitions: int = 1,
+    ) -> None:
+        """`partition` is the name of the store's partition, and `partitions` is their number."""
         self._store = store
         self._partition = partition
+        self._pause = seconds_between_looks(_LOOK, partitions, _MOST_LOOK)
+        self._asks = seconds_between_looks(_ASK, partitions, _MOST_ASK)
         self._recover = recover
         self._missing: Sequence[str] = ()
         self._told: str | None = None
@@ -56,19 +69,18 @@ class LossRecovery:
 
     async def run(self) -> None:
         """Look for losses while the daemon runs."""
-        store, seen, looks = self._store, 0, 0
+        store, seen, rested = self._store, 0, 0.0
         if store.loss is not None and not store.losses:
             _log.warning("a loss of data%s is not acknowledged yet: %s; %s", self._in, store.loss, CURE)
         while True:
-            looks += 1
-            most = _LOOKS if store.loss is None else _LOOKS_LOST
-            if store.losses != seen or looks >= most:
-                looks, losses = 0, store.losses
+            rested += self._pause
+            if store.losses != seen or rested >= (self._asks if store.loss is None else _ASK_LOST):
+                rested, losses = 0.0, store.losses
                 if await self._look(is_new=losses != seen):
                     seen = losses
                 else:
                     await asyncio.sleep(_AGAIN)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(self._pause)
 
     async def _look(self, *, is_new: bool) -> bool:
         """Handle a new or standing loss. Return False if that failed and must be tried again."""

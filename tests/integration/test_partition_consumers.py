@@ -21,6 +21,7 @@ from ingestd.api.sink import Sink, Span
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions, feeders_of, sink_statuses
+from ingestd.delivery.operator_commands import set_paused
 from ingestd.testing.sinks import make_records
 from tests.support.journals import until
 from tests.support.partitioned_backend import PartitionedBackend
@@ -117,6 +118,23 @@ async def test_the_partitions_share_one_sink_whose_calls_never_overlap(tmp_path:
             await until(lambda: status.delivered == 3601)
     assert sorted(sink.tenants) == ["shop 0"] * 1200 + ["shop 1"] * 1200 + ["shop 2"] * 1201
     assert sink.calls == ["open", *["write"] * 10, "close"]
+
+
+async def test_a_pause_after_a_long_rest_comes_before_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.consumers.looks._LOOKS", 0.4)  # so that three partitions rest as long as many
+    sink = Watched()
+    async with opened(tmp_path) as backend, running(backend, feed(sink)) as consumers:
+        first = consumers.groups[0].statuses[0]
+        await append(backend.partitions[0], 1)
+        await until(lambda: first.processed == 1)
+        await asyncio.sleep(1.5)
+        assert await set_paused(backend.partitions[0].store, "watched", paused=True)
+        await append(backend.partitions[0], 1)
+        await until(lambda: first.paused)
+        assert first.processed == 1
+        assert sink.tenants == ["shop 0"]
 
 
 @pytest.mark.logs("partition 1", "database is locked", "the event store", "store is")

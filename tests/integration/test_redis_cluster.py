@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -20,7 +21,10 @@ from ingestd.api.backend import Partition
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.events import Record
+from ingestd.api.sink import Sink
+from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.status import ConsumerStatus
+from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
@@ -307,6 +311,38 @@ async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_go
     finally:
         for worker in (*workers, *ended):
             await worker.stop()
+
+
+class Quiet(Sink):
+    async def write(self, batch: Sequence[Record]) -> None:
+        raise AssertionError("there are no records")
+
+
+def count_scripts(cluster: RedisCluster) -> int:
+    """The script calls of all nodes since their starts."""
+    total = 0
+    for node in cluster.primaries():
+        with node.client() as client:
+            total += client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    return total
+
+
+async def test_many_idle_partitions_are_looked_at_less_often(cluster: RedisCluster) -> None:
+    backend = cluster_backend(cluster, prefix=f"{uuid4().hex}:", partitions=128, timeout=5.0, patience=10.0)
+    await backend.open(serving=True)
+    sink = SinkConsumer(Quiet("quiet", Quiet.Options()), SinkOptions(type="quiet"))
+    consumers = PartitionConsumers(backend.partitions, [sink], died=print)
+    try:
+        await consumers.start()
+        await until(lambda: all(status.held for group in consumers.groups for status in group.statuses), PROMPT)
+        before, since = count_scripts(cluster), time.monotonic()
+        await asyncio.sleep(4)
+        looks = (count_scripts(cluster) - before) / (time.monotonic() - since) / 128
+        # A renewal of leases every 1.5 seconds, and 20 looks of each kind a second in all partitions together.
+        assert looks < 1.5
+    finally:
+        await consumers.stop(5)
+        await backend.close()
 
 
 async def test_a_url_of_the_wrong_kind_is_refused_with_the_right_one(cluster: RedisCluster, tmp_path: Path) -> None:
