@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 from ingestd.api import times
+from ingestd.api.errors import Unavailable
 
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
-from .store import RedisStore, decode_loss
+from .store import Loss, RedisStore, decode_loss
 
 __all__ = ["Adoption"]
 
@@ -37,9 +39,13 @@ class Adoption:
         self._store.losses = 0
         if not serving:
             store_id, loss = await link.ask("store_id", 0)
+            if not await link.ask("is_whole", 0):
+                raise Unavailable("The store has lost a part of its keys. A daemon continues with what is left.")
             link.store_id = store_id or ""
         else:
-            store_id, loss, last, heartbeats = await link.ask("identify", 0, uuid4().hex)
+            store_id, loss, last, heartbeats, mended = await link.ask("identify", times.now(), uuid4().hex)
+            if mended is not False:
+                _tell(decode_loss(loss), mended)
             link.go_on(store_id, last, heartbeats)
             link.adoption = self._adopt
             self._ids = [store_id]
@@ -64,7 +70,12 @@ class Adoption:
             self._journal.begin_anew(last, version)
             self._store.losses += 1
             self._store.learn(store_id, loss)
-            _log.error("%s", loss)
-            for name, position, end in mended:
-                _log.warning("%s: its cursor, %d, was beyond the journal's end, and is %d now", name, position, end)
+            _tell(loss, mended)
         self._database.link.go_on(store_id, last, heartbeats)
+
+
+def _tell(loss: Loss | None, mended: Sequence[tuple[str, int, int]]) -> None:
+    """`mended` are cursors, each with its former and its present position."""
+    _log.error("%s", loss)
+    for name, position, end in mended:
+        _log.warning("%s: its cursor, %d, was beyond the journal's end, and is %d now", name, position, end)

@@ -6,12 +6,12 @@
 --
 -- ARGV[3] is the sender's knowledge of the store: its id ('' if unknown), the newest position of the journal, and the
 -- count of heartbeats. A store with another id, or with lower numbers, has lost data. Then the script does nothing and
--- returns the error STORELOST.
+-- returns the error STORELOST. ARGV[4] is the most bytes of a piece of the journal. ARGV[5] is '1' for the first batch of a
+-- connection: a store that has moved may have left keys behind.
 --
 -- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that. Keeping them
 -- is a write too, so WAIT waits for replicas even if the answer is only that somebody else has stored the event.
 
-local prefix = KEYS[1]
 local REMEMBERED = 600000 -- milliseconds
 -- The daemons' clocks decide what has expired. Redis removes expired keys this many milliseconds later.
 local MARGIN = 600000
@@ -464,10 +464,8 @@ writes.members = function(now, key, members, gone, expires)
   if #members == 0 then tidy(key) end
 end
 
--- The journal: a stream with the ids "<position>-0". "meta" holds its totals. "replaced" and "replaced-at" hold records
--- with a replaced body, because an entry of a stream cannot be changed.
+-- The journal: see pieces.lua. "meta" holds its totals.
 
-local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'meta', prefix .. 'replaced', prefix .. 'replaced-at'
 local cursors = prefix .. 'cursors'
 local BESIDE = 32 -- bytes that a record counts for without its body
 local LARGE = 65536 -- bytes of a body; "meta" holds the position of the newest body of this size, so readers take care
@@ -479,10 +477,14 @@ local sums
 
 local function summed()
   if not sums then
-    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats')
-    for index = 1, 5 do found[index] = tonumber(found[index] or '0') end
-    -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs.
-    sums = {last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5]}
+    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base')
+    for index = 1, 7 do found[index] = tonumber(found[index] or '0') end
+    -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs. `piece` is the number
+    -- of the newest piece. `bytes` has grown by what was added to that piece, from `base` on.
+    sums = {
+      last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5],
+      piece = found[6], base = found[7],
+    }
   end
   return sums
 end
@@ -493,6 +495,7 @@ local function keep_sums()
       'HSET', meta, 'last', sums.last, 'records', sums.records, 'bytes', sums.bytes, 'version', sums.version,
       'heartbeats', sums.heartbeats
     )
+    if sums.base_changed then redis.call('HSET', meta, 'piece', sums.piece, 'piece-base', sums.base) end
   end
 end
 
@@ -500,9 +503,12 @@ local function last_position()
   return summed().last
 end
 
+-- Counts what trimming and replacing have changed.
 local function add(records, bytes)
   local all = summed()
-  all.records, all.bytes, all.changed = all.records + records, all.bytes + bytes, true
+  all.records, all.changed, all.base_changed = all.records + records, true, true
+  if all.records == 0 then bytes = -all.bytes end -- after a loss, `all.bytes` may have been an estimate
+  all.bytes, all.base = all.bytes + bytes, all.base + bytes
 end
 
 local function clock()
@@ -526,14 +532,12 @@ local function set_row(name, row)
 end
 
 local function oldest()
-  local first = redis.call('XRANGE', journal, '-', '+', 'COUNT', 1)[1]
-  local position = first and tonumber(string.match(first[1], '^%d+'))
-  local at = first and tonumber(field_of(first[2], 'a'))
-  local other = redis.call('ZRANGE', replaced_at, 0, 0)[1]
-  if other and (not position or tonumber(other) < position) then
-    position, at = tonumber(other), cmsgpack.unpack(redis.call('HGET', replaced, other))[2]
+  local piece = piece_at(0)
+  while piece do
+    local first = records_after(piece, 0, 1)[1]
+    if first then return first[1], first[3] end
+    piece = piece_after(piece)
   end
-  return position, at
 end
 
 local function removed_to()
@@ -542,14 +546,10 @@ end
 
 -- Whether a record is the one that the consumer read: after a failover another record may have its position.
 local function begins_with(position, head)
-  local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
-  local body = entry and field_of(entry[2], 'b')
-  if not body then
-    local kept = redis.call('HGET', replaced, position)
-    if not kept then return position <= removed_to() end
-    body = cmsgpack.unpack(kept)[3]
-  end
-  return string.sub(body, 1, #head) == head
+  local piece = piece_at(position)
+  local record = piece and records_after(piece, position - 1, 1)[1]
+  if not record or record[1] ~= position then return position <= removed_to() end
+  return string.sub(record[4], 1, #head) == head
 end
 
 -- Transactions. `checks` are the values that one has read, each a list of a key, its value (nil without one) and, if it
@@ -594,11 +594,30 @@ local function apply(now, checks, changes)
   for _, each in ipairs(changes or {}) do writes[each[1]](now, unpack(each, 2, 8)) end
 end
 
+local PIECE = tonumber(ARGV[4]) -- bytes
+
+-- Puts a piece into the index that has just got its first record. After a write of this script Redis refuses no other one
+-- for lack of memory, so the index never names a piece without a stream.
+local function begin_piece(all, position)
+  if redis.call('TYPE', journal).ok == 'stream' then
+    local first = piece_of(0)
+    for _, each in ipairs({'key', 'replaced', 'replaced_at'}) do
+      if redis.call('EXISTS', SINGLE[each]) == 1 then redis.call('RENAME', SINGLE[each], first[each]) end
+    end
+    redis.call('ZADD', journal, 0, 0)
+  end
+  all.piece, all.base, all.base_changed = all.piece + 1, all.bytes, true
+  redis.call('ZADD', journal, position, all.piece)
+end
+
 local function add_record(kind, at, body)
   local all = summed()
-  local position = all.last + 1
-  redis.call('XADD', journal, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
-  all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
+  local position, size = all.last + 1, #body + BESIDE
+  local is_first = all.piece == 0 or (all.bytes > all.base and all.bytes - all.base + size > PIECE)
+  local key = journal .. ':' .. text(is_first and all.piece + 1 or all.piece)
+  redis.call('XADD', key, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
+  if is_first then begin_piece(all, position) end
+  all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + size, true
   if #body >= LARGE then redis.call('HSET', meta, 'large', position) end
 end
 
@@ -650,54 +669,59 @@ ops.append = function(_, events)
   return {results, last_position(), sums.version}
 end
 
-reads.replaced = function(_, positions)
-  local found = {}
-  for _, position in ipairs(positions) do
-    local kept = redis.call('HGET', replaced, position)
-    if kept then
-      local record = cmsgpack.unpack(kept)
-      found[#found + 1] = {position, record[1], record[2], record[3]}
-    end
-  end
-  return found
-end
-
 reads.extent = function()
   local all, position, at = summed(), oldest()
   return {position or all.last + 1, all.last, all.records, all.bytes, position and at or false}
 end
 
-local function outlines(after, limit)
-  local found = {}
-  for _, entry in ipairs(redis.call('XRANGE', journal, (after + 1) .. '-0', '+', 'COUNT', limit)) do
-    local position = tonumber(string.match(entry[1], '^%d+'))
-    found[#found + 1] = {position, tonumber(field_of(entry[2], 'a')), #field_of(entry[2], 'b') + BESIDE}
-  end
-  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, after + 1, '+inf', 'LIMIT', 0, limit)) do
-    local record = cmsgpack.unpack(redis.call('HGET', replaced, position))
-    found[#found + 1] = {tonumber(position), record[2], #record[3] + BESIDE}
-  end
-  table.sort(found, function(a, b) return a[1] < b[1] end)
-  while #found > limit do found[#found] = nil end
+-- The position, time and size of records.
+local function outlines(piece, after, limit)
+  local found = records_after(piece, after, limit)
+  for index, record in ipairs(found) do found[index] = {record[1], record[3], #record[4] + BESIDE} end
   return found
 end
 
 reads.outlines = function(_, after, limit)
-  return outlines(after, limit)
+  local found, piece = {}, piece_at(after + 1)
+  while piece and #found < limit do
+    for _, outline in ipairs(outlines(piece, after, limit - #found)) do found[#found + 1] = outline end
+    piece = piece_after(piece)
+  end
+  return found
+end
+
+local function remove_to(piece, bound)
+  redis.call('XTRIM', piece.key, 'MINID', (bound + 1) .. '-0')
+  for _, position in ipairs(redis.call('ZRANGEBYSCORE', piece.replaced_at, '-inf', bound)) do
+    redis.call('HDEL', piece.replaced, position)
+  end
+  redis.call('ZREMRANGEBYSCORE', piece.replaced_at, '-inf', bound)
+end
+
+local function drop_piece(piece)
+  redis.call('UNLINK', piece.key, piece.replaced, piece.replaced_at)
+  redis.call('ZREM', journal, piece.number)
+end
+
+local function count_of(piece)
+  return redis.call('XLEN', piece.key) + redis.call('ZCARD', piece.replaced_at)
 end
 
 ops.trim = function(_, up_to, limit, most_bytes)
-  local bound, count, bytes = nil, 0, 0
-  for _, outline in ipairs(outlines(0, limit)) do
-    if outline[1] > up_to or (bound and bytes + outline[3] > most_bytes) then break end
-    bound, count, bytes = outline[1], count + 1, bytes + outline[3]
+  local count, bytes, bound, piece = 0, 0, nil, piece_at(0)
+  while piece and count < limit do
+    local last
+    for _, outline in ipairs(outlines(piece, 0, limit - count)) do
+      -- The first record goes, however large it is.
+      if outline[1] > up_to or (bound and bytes + outline[3] > most_bytes) then break end
+      bound, last, count, bytes = outline[1], outline[1], count + 1, bytes + outline[3]
+    end
+    if last then remove_to(piece, last) end
+    if count_of(piece) > 0 or piece == SINGLE or tonumber(piece.number) == summed().piece then break end
+    drop_piece(piece)
+    piece = piece_after(piece)
   end
   if not bound then return 0 end
-  redis.call('XTRIM', journal, 'MINID', (bound + 1) .. '-0')
-  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, '-inf', bound)) do
-    redis.call('HDEL', replaced, position)
-  end
-  redis.call('ZREMRANGEBYSCORE', replaced_at, '-inf', bound)
   add(-count, -bytes)
   local names = redis.call('HKEYS', cursors)
   for _, name in ipairs(names) do
@@ -710,45 +734,40 @@ ops.trim = function(_, up_to, limit, most_bytes)
   return count
 end
 
-local function set_aside(position, type, at, body)
-  redis.call('XDEL', journal, position .. '-0')
-  redis.call('HSET', replaced, position, cmsgpack.pack({type, at, body}))
-  redis.call('ZADD', replaced_at, position, position)
+local function set_aside(piece, position, type, at, body)
+  redis.call('XDEL', piece.key, position .. '-0')
+  redis.call('HSET', piece.replaced, position, cmsgpack.pack({type, at, body}))
+  redis.call('ZADD', piece.replaced_at, position, position)
 end
 
 -- A stream keeps the bytes of a deleted entry until all entries of its node are deleted. So the neighbours are set
 -- aside unchanged, as far as a node reaches with Redis' default configuration.
 local NODE_BYTES, NODE_ENTRIES = 4096, 100
 
-local function set_neighbours_aside(position, bytes, command, bound)
+local function set_neighbours_aside(piece, position, bytes, command, bound)
   for _ = 1, NODE_ENTRIES do
     if bytes >= NODE_BYTES then return end
-    local entry = redis.call(command, journal, '(' .. position .. '-0', bound, 'COUNT', 1)[1]
+    local entry = redis.call(command, piece.key, '(' .. position .. '-0', bound, 'COUNT', 1)[1]
     if not entry then return end
     local body = field_of(entry[2], 'b')
     position, bytes = string.match(entry[1], '^%d+'), bytes + #body
-    set_aside(position, field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), body)
+    set_aside(piece, position, field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), body)
   end
 end
 
 ops.replace = function(_, changes)
   local done = 0
   for _, change in ipairs(changes) do
-    local position, old = text(change[1]), nil
-    local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
-    if entry then
-      old = {field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), field_of(entry[2], 'b')}
-    else
-      local kept = redis.call('HGET', replaced, position)
-      old = kept and cmsgpack.unpack(kept)
-    end
-    if old and old[1] == change[2] and old[2] == change[3] and old[3] == change[4] then
-      set_aside(position, old[1], old[2], change[5])
-      if entry then
-        set_neighbours_aside(position, #old[3], 'XREVRANGE', '-')
-        set_neighbours_aside(position, #old[3], 'XRANGE', '+')
+    local position, piece = text(change[1]), piece_at(change[1])
+    local old = piece and records_after(piece, change[1] - 1, 1)[1]
+    if old and old[1] == change[1] and old[2] == change[2] and old[3] == change[3] and old[4] == change[4] then
+      local was_in_stream = redis.call('ZSCORE', piece.replaced_at, position) == false
+      set_aside(piece, position, old[2], old[3], change[5])
+      if was_in_stream then
+        set_neighbours_aside(piece, position, #old[4], 'XREVRANGE', '-')
+        set_neighbours_aside(piece, position, #old[4], 'XRANGE', '+')
       end
-      add(0, #change[5] - #old[3])
+      add(0, #change[5] - #old[4])
       done = done + 1
     end
   end
@@ -829,34 +848,7 @@ ops.continue_after = function(_, position)
 end
 
 reads.last = function()
-  return {last_position(), sums.version}
-end
-
--- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
-
-local daemons = prefix .. 'daemons'
-
-ops.alive = function(_, daemon, life)
-  redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. clock())
-  redis.call('ZADD', daemons, clock() + life, daemon)
-  redis.call('PEXPIRE', daemons, life)
-  local all = summed()
-  all.heartbeats, all.changed = all.heartbeats + 1, true
-  return {all.last, all.heartbeats}
-end
-
-ops.gone = function(_, daemon)
-  redis.call('ZREM', daemons, daemon)
-  return false
-end
-
-reads.daemons = function()
-  return redis.call('ZRANGEBYSCORE', daemons, clock(), '+inf')
-end
-
-ops.probe = function()
-  redis.call('SET', prefix .. 'probe', '', 'PX', 1000)
-  return false
+  return {last_position(), sums.version, sums.piece}
 end
 
 -- The identity of the store, and its losses. "store-id" is random and changes with each loss. "store-loss" holds the
@@ -864,6 +856,63 @@ end
 -- acknowledged), and the former ids of the store.
 
 local store_id, store_loss = prefix .. 'store-id', prefix .. 'store-loss'
+
+-- Marks: keys with the id of the store. A cluster moves the keys of a slot one after the other, so a move that is given up
+-- leaves a part of them behind. That part has some of the marks. Newer servers move keys in the order of a hash, others in
+-- the order of their age. So mark n is written anew with every 2^n-th heartbeat, and the marks have all ages.
+
+local MARKS, WINDOW = 64, 100 -- pieces of one look; a look at all of them would take long in a large journal
+
+local function mark_of(number)
+  return prefix .. 'mark:' .. text(number)
+end
+
+local function all_marks()
+  local marks = {}
+  for number = 1, MARKS do marks[number] = mark_of(number) end
+  return marks
+end
+
+local function set_marks(id)
+  local marks, set = all_marks(), {}
+  for number, mark in ipairs(marks) do set[2 * number - 1], set[2 * number] = mark, id end
+  redis.call('DEL', unpack(marks))
+  redis.call('MSET', unpack(set))
+  redis.call('HSET', meta, 'marks', MARKS)
+end
+
+local function renew_mark(heartbeats, id)
+  local number = 1
+  while heartbeats % 2 == 0 and number < MARKS do number, heartbeats = number + 1, heartbeats / 2 end
+  redis.call('DEL', mark_of(number))
+  redis.call('SET', mark_of(number), id)
+end
+
+local function is_there(piece)
+  return redis.call('EXISTS', piece.key) == 1
+    and redis.call('EXISTS', piece.replaced) == redis.call('EXISTS', piece.replaced_at)
+end
+
+-- Whether the index and the pieces agree: all of them, or some in turn.
+local function has_pieces(some)
+  local all = summed()
+  local count = all.piece > 0 and redis.call('ZCARD', journal) or 0
+  if count == 0 then return all.piece == 0 end
+  local first = some and count > WINDOW and all.heartbeats * WINDOW % count or 0
+  for _, number in ipairs(redis.call('ZRANGE', journal, first, some and first + WINDOW - 1 or -1)) do
+    if not is_there(piece_of(number)) then return false end
+  end
+  return true
+end
+
+-- Whether the store has all marks and pieces. A store of an earlier version has no marks, and `meta` does not count any.
+local function is_whole(id, some)
+  local wanted = redis.call('HEXISTS', meta, 'marks') == 1 and (id or '') or false
+  for _, mark in ipairs(redis.call('MGET', unpack(all_marks()))) do
+    if mark ~= wanted then return false end
+  end
+  return has_pieces(some)
+end
 
 local function loss()
   local found = redis.call('HMGET', store_loss, 'kind', 'at', 'known', 'found', 'stands', 'before')
@@ -902,30 +951,92 @@ local function mend_cursors(drop_leases)
   return mended
 end
 
+-- Numbers without a piece between two pieces: an index that is lost is made again from the pieces found by their numbers.
+local MOST_MISSING = 1000
+
+local function find_pieces(from, by)
+  local missing, number = 0, from
+  while number >= 0 and missing < MOST_MISSING do
+    local piece = piece_of(text(number))
+    local first = redis.call('EXISTS', piece.key) == 1 and records_after(piece, 0, 1)[1]
+    if first then redis.call('ZADD', journal, first[1], piece.number) end
+    missing, number = first and 0 or missing + 1, number + by
+  end
+end
+
+-- Continues with the pieces that are left. Their bytes are an estimate.
+local function mend_pieces()
+  local all = summed()
+  if redis.call('TYPE', journal).ok == 'stream' then return end
+  if redis.call('EXISTS', journal) == 0 then
+    find_pieces(all.piece, -1)
+    find_pieces(all.piece + 1, 1)
+  end
+  all.records, all.bytes, all.changed = 0, 0, true
+  for _, number in ipairs(redis.call('ZRANGE', journal, 0, -1)) do
+    local piece = piece_of(number)
+    if not is_there(piece) then redis.call('UNLINK', piece.replaced, piece.replaced_at) end
+    local count = count_of(piece)
+    if count == 0 then
+      drop_piece(piece)
+    else
+      all.records = all.records + count
+      for _, key in ipairs({piece.key, piece.replaced}) do
+        all.bytes = all.bytes + (redis.call('MEMORY', 'USAGE', key) or 0)
+      end
+      local newest = redis.call('XREVRANGE', piece.key, '+', '-', 'COUNT', 1)[1]
+      local newest_aside = redis.call('ZREVRANGE', piece.replaced_at, 0, 0)[1]
+      all.last = math.max(all.last, newest and tonumber(string.match(newest[1], '^%d+')) or 0, tonumber(newest_aside or 0))
+    end
+    all.piece = math.max(all.piece, tonumber(number))
+  end
+  if redis.call('EXISTS', journal) == 0 then all.piece = 0 end
+  all.base, all.base_changed = all.bytes - PIECE, true -- the next record begins a piece
+end
+
 reads.store_id = function()
   return {redis.call('GET', store_id), loss()}
 end
 
-ops.identify = function(_, new)
-  redis.call('SET', store_id, new, 'NX')
-  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats}
+reads.is_whole = function()
+  return is_whole(redis.call('GET', store_id))
+end
+
+ops.identify = function(now, new)
+  local found = redis.call('GET', store_id)
+  local mended = false -- the cursors, if a part of the store was lost
+  if not is_whole(found) then
+    mend_pieces()
+    record_loss('partial', now, last_position(), found or '')
+    mended = mend_cursors(true)
+  end
+  if mended or not found then redis.call('SET', store_id, new) end
+  if mended or redis.call('HEXISTS', meta, 'marks') == 0 then set_marks(redis.call('GET', store_id)) end
+  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats, mended}
 end
 
 -- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
 -- ids that this daemon has known, "known_to" is the newest position, "needed" are its cursors and their starts.
 ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed)
   local found, kind = redis.call('GET', store_id), false
+  local has_all = is_whole(found)
   if not found then
-    kind = 'empty'
+    kind = has_all and 'empty' or 'partial'
   elseif found ~= id then
     kind = string.find(before, found, 1, true) and 'older' or 'other'
+  elseif not has_all then
+    kind = 'partial'
   elseif last_position() < last or summed().heartbeats < heartbeats then
     kind = 'older'
   end
   local earlier, mended = loss(), {}
   local joins = kind == 'other' and earlier and string.find(earlier.before, id, 1, true)
   if kind and not joins then
-    if kind ~= 'other' then redis.call('SET', store_id, new) end
+    if kind ~= 'other' then
+      if not has_all then mend_pieces() end
+      redis.call('SET', store_id, new)
+      set_marks(new)
+    end
     record_loss(kind, now, known_to, before)
     mended = mend_cursors(kind ~= 'other')
   end
@@ -958,6 +1069,35 @@ ops.clear_loss = function()
   return true
 end
 
+-- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
+
+local daemons = prefix .. 'daemons'
+
+ops.alive = function(_, daemon, life)
+  redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. clock())
+  redis.call('ZADD', daemons, clock() + life, daemon)
+  redis.call('PEXPIRE', daemons, life)
+  local all = summed()
+  all.heartbeats, all.changed = all.heartbeats + 1, true
+  local id = redis.call('GET', store_id)
+  if id then renew_mark(all.heartbeats, id) end
+  return {all.last, all.heartbeats}
+end
+
+ops.gone = function(_, daemon)
+  redis.call('ZREM', daemons, daemon)
+  return false
+end
+
+reads.daemons = function()
+  return redis.call('ZRANGEBYSCORE', daemons, clock(), '+inf')
+end
+
+ops.probe = function()
+  redis.call('SET', prefix .. 'probe', '', 'PX', 1000)
+  return false
+end
+
 -- The batch
 
 local asked = cmsgpack.unpack(ARGV[2])
@@ -982,9 +1122,13 @@ local function want_all(claim, checks, changes)
   end
 end
 
+local is_beat = false
+
 for _, operation in ipairs(asked) do
   local name = operation[1]
-  if name == 'append' then
+  if name == 'alive' then
+    is_beat = true
+  elseif name == 'append' then
     for _, event in ipairs(operation[3]) do want_all(event[3], event[4], event[5]) end
   elseif name == 'commit' then
     want_all(nil, operation[6], operation[7])
@@ -1001,7 +1145,10 @@ end
 local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S+) (%d+) (%d+)$')
 if known_id then
   local all = summed()
-  if known[store_id] ~= known_id or all.last < tonumber(known_last) or all.heartbeats < tonumber(known_heartbeats) then
+  local is_lost = known[store_id] ~= known_id or all.last < tonumber(known_last)
+    or all.heartbeats < tonumber(known_heartbeats)
+  local is_first = ARGV[5] == '1'
+  if is_lost or (is_first or is_beat) and not is_whole(known_id, not is_first) then
     redis.call('DEL', batch) -- deletes nothing, but a lagging replica replies with an error: it takes no writes
     return redis.error_reply('STORELOST the store has lost data')
   end

@@ -33,9 +33,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ingestd.api.errors import Failed, Unavailable
 
 from .answers import decode_answers
+from .page import PIECES
 from .servers import address_of
 
-__all__ = ["Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
+__all__ = ["LOST", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal", "unavailable"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -45,8 +46,9 @@ Operation = list[Any]
 Then = Callable[[Any, Exception | None], None]
 """Called once, with the answer to an operation or with the error. It must not raise."""
 
-_SCRIPT = files(__package__).joinpath("batch.lua").read_bytes()
+_SCRIPT = PIECES + files(__package__).joinpath("batch.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # Redis' name for the script
+PIECE_BYTES = 4 << 20  # of records in a piece of the journal: moving a key of this size takes a few milliseconds
 _MANY = 500  # operations or records of one batch: while Redis runs it, others wait
 _SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
 _IN_FLIGHT = 4  # batches without an answer
@@ -66,7 +68,7 @@ class _NoReplicas(ResponseError):
 _MOVING = (AskError, TryAgainError)  # the slot is being moved; a batch needs all keys of a slot, so it waits
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas, MovedError, ClusterDownError, *_MOVING)
 _TURNED = "UNBLOCKED"  # the server became a replica during WAIT
-_LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
+LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
 
 
 class _Asked(NamedTuple):
@@ -136,6 +138,7 @@ class Link:
         self._patience = options.patience
         self._replicas = options.replicas
         self._promotion_grace = options.promotion_grace
+        self._piece = str(PIECE_BYTES)
         self._grace_until = 0.0
         self._left: str | None = None
         """The server before a failover, until the new server has answered."""
@@ -267,7 +270,7 @@ class Link:
             await connection.read_response()
             sent = 0
             while sent < len(self._in_flight):  # more may come meanwhile
-                await self._send_batch(connection, self._in_flight[sent])
+                await self._send_batch(connection, self._in_flight[sent], is_first=not sent)
                 sent += 1
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -282,9 +285,12 @@ class Link:
             self._grace_until = time.monotonic() + self._promotion_grace
         self.address = address
 
-    async def _send_batch(self, connection: AbstractConnection, batch: _Batch) -> None:
+    async def _send_batch(self, connection: AbstractConnection, batch: _Batch, *, is_first: bool = False) -> None:
+        """`is_first` is the first batch of a connection. Its store must have all its parts, or it refuses the batch."""
         known = f"{self.store_id} {self.last} {self.heartbeats}"
-        packed = connection.pack_command("EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked, known)
+        packed = connection.pack_command(
+            "EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked, known, self._piece, int(is_first)
+        )
         if self._replicas:
             # WAIT covers all writes of this connection, and with them all earlier writes.
             wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)
@@ -316,7 +322,7 @@ class Link:
         """Refuse all sent operations, and the waiting ones, which have waited nearly as long."""
         error, reason = unavailable(), explain(cause)
         error.__cause__ = cause
-        is_lost = str(cause).startswith(_LOST)
+        is_lost = str(cause).startswith(LOST)
         if is_lost and self.adoption is not None:
             self._lost = True
             self.store_id = ""  # the adoption would be refused with the old id
@@ -445,7 +451,7 @@ def explain(error: BaseException) -> str:
         return "its slot is being moved to another node"
     if isinstance(error, MovedError):
         return "its slot has moved to another node"
-    return str(error).removeprefix(f"{_LOST} ").rstrip(".") or type(error).__name__
+    return str(error).removeprefix(f"{LOST} ").rstrip(".") or type(error).__name__
 
 
 def _is_final(error: BaseException) -> bool:
