@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha1
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,7 +29,7 @@ from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.cached_state import CachedState
 from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.redis.backend import RedisBackend
-from ingestd.plugins.stores.redis.page import PIECES
+from ingestd.plugins.stores.redis.scripts import BATCH
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
 from ingestd.testing.appending import append_each
@@ -40,7 +39,6 @@ from tests.support.redis_pieces import pieces_of_journal
 from tests.support.redis_server import RedisServer, redis_server
 
 COUNTER = state_key("counter", "shop", "")
-SCRIPT = PIECES + files("ingestd.plugins.stores.redis").joinpath("batch.lua").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -388,7 +386,7 @@ class ByHand:
     def __init__(self, server: RedisServer, prefix: str) -> None:
         self._prefix = prefix
         self._client = server.client()
-        self._name = self._client.script_load(SCRIPT)
+        self._name = self._client.script_load(BATCH)
 
     def send(self, batch: bytes, *operations: Sequence[Any]) -> list[tuple[bool, Any]]:
         asked = msgspec.msgpack.encode(operations)

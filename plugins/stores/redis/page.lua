@@ -17,7 +17,7 @@ while piece and #found < limit + 2 and bytes > 0 do
     found[2] = tonumber(piece.number or 0)
   end
   if #some < count then
-    if piece ~= SINGLE and redis.call('EXISTS', piece.key) == 0 then
+    if piece.number and redis.call('EXISTS', piece.key) == 0 then
       return redis.error_reply('STORELOST the journal has lost records')
     end
     piece = piece_after(piece)

@@ -7,17 +7,14 @@ which an earlier page ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
 
-__all__ = ["PIECES", "Page", "decode_page", "decode_page_of_piece", "read_on", "read_page"]
+from .scripts import PAGE
 
-PIECES = files(__package__).joinpath("pieces.lua").read_bytes()
-"""The functions for the journal's pieces, in front of each script that needs them."""
+__all__ = ["Page", "decode_page", "decode_page_of_piece", "read_on", "read_page"]
 
-_SCRIPT = PIECES + files(__package__).joinpath("page.lua").read_bytes()
 _STEP = 2  # records: Redis looks at the size after so many
 _UNLIMITED = 1 << 53  # bytes
 
@@ -36,8 +33,8 @@ def read_page(prefix: str, after: int, limit: int, size: int | None) -> tuple[An
     With a `size`, the page ends once its bodies have so many bytes, or with the record after that.
     """
     if size is None:
-        return "EVAL", _SCRIPT, 1, prefix, after, limit, _UNLIMITED, limit
-    return "EVAL", _SCRIPT, 1, prefix, after, limit, size, _STEP
+        return "EVAL", PAGE, 1, prefix, after, limit, _UNLIMITED, limit
+    return "EVAL", PAGE, 1, prefix, after, limit, size, _STEP
 
 
 def decode_page(answer: Sequence[Any]) -> Page:

@@ -5,7 +5,8 @@
 -- its records with a replaced body, because an entry of a stream cannot be changed. The sorted set "journal" is the index:
 -- the numbers of the pieces, by the position with which each began. A piece stays until all its records are removed.
 --
--- Before there were pieces, "journal" was one stream. It becomes piece 0 with the next record.
+-- Before there were pieces, "journal" was one stream, which is a piece without a number. It becomes piece 0 with the next
+-- record.
 --
 -- This file stands in front of batch.lua and page.lua.
 
@@ -19,18 +20,16 @@ local function piece_of(number, first)
   }
 end
 
-local SINGLE = {key = journal, replaced = prefix .. 'replaced', replaced_at = prefix .. 'replaced-at', first = 0}
-
 -- The piece with a position, or else the first piece after it; nil if there is none.
 local function piece_at(position)
   local found = redis.pcall('ZREVRANGEBYSCORE', journal, position, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if found.err then return SINGLE end
+  if found.err then return {key = journal, replaced = prefix .. 'replaced', replaced_at = prefix .. 'replaced-at'} end
   if #found == 0 then found = redis.call('ZRANGE', journal, 0, 0, 'WITHSCORES') end
   if #found > 0 then return piece_of(found[1], found[2]) end
 end
 
 local function piece_after(piece)
-  if piece == SINGLE then return nil end
+  if not piece.number then return nil end
   local found = redis.call('ZRANGEBYSCORE', journal, '(' .. piece.first, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if #found > 0 then return piece_of(found[1], found[2]) end
 end
