@@ -65,7 +65,10 @@ class ClusterShop(Shop):
 
     def node_of(self, tenant: str) -> RedisServer:
         """The primary of a tenant's partition."""
-        return self.cluster.primary_of(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
+        return self.cluster.primary_of(self.slot_of(tenant))
+
+    def slot_of(self, tenant: str) -> int:
+        return int(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
 
     def _bodies(self) -> list[bytes]:
         """The records of all partitions, one partition after the other."""
