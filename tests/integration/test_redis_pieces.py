@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -166,6 +167,27 @@ async def reads_as_one(server: RedisServer, data: st.DataObject) -> None:
             extent = await backend.journal.extent()
             assert (extent.first, extent.last) == (kept[0].position if kept else last + 1, last)
             assert (extent.records, extent.bytes) == (len(kept), sum(map(size_of, kept)))
+
+
+async def test_a_killed_server_comes_back_with_whole_batches(tmp_path: Path, prefix: str) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        async with opened(server, prefix) as backend:
+            stored = 0
+            for number in range(3):
+                batches = [[record_of(700) for _ in range(10)] for _ in range(20)]
+                writing = asyncio.gather(*(append(backend, batch) for batch in batches), return_exceptions=True)
+                await asyncio.sleep(0.01 * number)
+                server.kill()
+                server.start()
+                stored += 10 * sum(isinstance(position, int) for position in await writing)
+                await until(lambda: backend.problem() is None)
+            records = await read_all(backend.journal)
+            assert [record.position for record in records] == [*range(1, len(records) + 1)]
+            assert len(records) >= stored
+            assert len(records) % 10 == 0
+            extent = await backend.journal.extent()
+            assert (extent.records, extent.bytes) == (len(records), sum(map(size_of, records)))
+            assert backend.store.losses == 0
 
 
 # Another daemon

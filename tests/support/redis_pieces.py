@@ -17,5 +17,5 @@ def pieces_of_journal(client: redis.Redis, prefix: str) -> list[str]:
 
 def entries_of_journal(client: redis.Redis, prefix: str) -> list[dict[bytes, bytes]]:
     """All records, oldest first, but for those with a replaced body: type (`t`), time (`a`) and body (`b`)."""
-    found: list[Any] = [entry for key in pieces_of_journal(client, prefix) for entry in client.xrange(key)]
-    return [fields for _, fields in found]
+    found: list[Any] = [client.xrange(key) for key in pieces_of_journal(client, prefix)]
+    return [fields for entries in found for _, fields in entries]
