@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,8 @@ __all__ = ["Adoption"]
 
 _log = logging.getLogger("ingestd.redis")
 
+_WAIT = 60.0  # seconds, in which `redis-cli --cluster fix` can bring the rest of a slot
+
 
 class Adoption:
     """After a loss the first daemon that finds it gives the store a new id. The other daemons follow.
@@ -32,6 +35,8 @@ class Adoption:
         self._store = store
         self._ids: list[str] = []
         """All ids of the store since it was opened, the present one last."""
+        self._waits_until: float | None = None
+        """Until when it waits for a missing part of the store."""
 
     async def identify(self, *, serving: bool) -> None:
         """Learn the id of the store and its last loss. A daemon gives a new store an id. Raises `Unavailable`."""
@@ -55,13 +60,28 @@ class Adoption:
         link = self._database.link
         return [
             "adopt", times.now(), self._ids[-1], " ".join(self._ids), link.last, link.heartbeats, self._journal.known,
-            uuid4().hex, self._journal.needed_cursors,
+            uuid4().hex, self._journal.needed_cursors, self._waits(),
         ], self._adopted  # fmt: skip
+
+    def _waits(self) -> bool:
+        """Whether a missing part of the store may still come: it may be on another node of the cluster."""
+        if self._database.slot is None:
+            return False
+        return self._waits_until is None or time.monotonic() < self._waits_until
 
     def _adopted(self, answer: Any, error: Exception | None) -> None:
         """Runs in one turn, so that nothing reads the store before all parts of the daemon know of the loss."""
         if error is not None:  # the probe tries again
             return
+        if answer is False:
+            if self._waits_until is None:
+                self._waits_until = time.monotonic() + _WAIT
+                _log.warning(
+                    "%sa part of its keys is missing; a move may be unfinished, so it waits %g s for the rest",
+                    self._database.link.label, _WAIT,
+                )  # fmt: skip
+            return
+        self._waits_until = None
         store_id, found, kind, last, heartbeats, version, mended = answer
         if kind:
             loss = decode_loss(found)

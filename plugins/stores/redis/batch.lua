@@ -851,7 +851,7 @@ for index, operation in ipairs(asked) do
   if ops[name] and earlier then
     answers[index] = earlier[index]
   else
-    local works, result = pcall(ops[name] or reads[name], unpack(operation, 2, 9))
+    local works, result = pcall(ops[name] or reads[name], unpack(operation, 2, 10))
     if not works then result = message_of(result) end
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false

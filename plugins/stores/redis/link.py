@@ -132,7 +132,7 @@ class Link:
         """Whether the store has lost data and is not adopted yet."""
         self._make_connection = make_connection
         self._prefix = options.prefix.encode()
-        self._label = f"partition {options.name}: " if options.name else ""
+        self.label = f"partition {options.name}: " if options.name else ""
         self._timeout = options.timeout
         self._patience = options.patience
         self._replicas = options.replicas
@@ -332,7 +332,7 @@ class Link:
         if self.problem is None:
             self._refused_since = time.monotonic()
         if self.problem is None and not is_lost:  # the adoption reports the loss
-            _log.warning("%sevents cannot be stored: %s", self._label, reason)
+            _log.warning("%sevents cannot be stored: %s", self.label, reason)
         self.problem = reason
         if self._probing is None and not self._closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
@@ -358,7 +358,7 @@ class Link:
             self._tell_failover(self._left)
             self._left = None
         if self.problem is not None:
-            _log.info("%sevents can be stored again", self._label)
+            _log.info("%sevents can be stored again", self.label)
             self.problem = None
 
     def _tell_failover(self, left: str) -> None:
@@ -369,7 +369,7 @@ class Link:
         if self._replicas and self._grace_until:
             alone = f"; until replicas follow it, for at most {self._promotion_grace:g} s, a 200 does not wait for them"
         _log.warning(
-            "%sthe primary is %s, no longer %s: %s answered 503%s", self._label, self.address, left, refused, alone
+            "%sthe primary is %s, no longer %s: %s answered 503%s", self.label, self.address, left, refused, alone
         )
 
     async def _probe(self) -> None:

@@ -281,8 +281,9 @@ ops.identify = function(now, new)
 end
 
 -- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
--- ids that this daemon has known, "known_to" is the newest position, "needed" are its cursors and their starts.
-ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed)
+-- ids that this daemon has known, "known_to" is the newest position, "needed" are its cursors and their starts. Returns
+-- false if the daemon waits for the part that is missing.
+ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed, waits)
   local found, kind = redis.call('GET', store_id), false
   local has_all = is_whole(found)
   if not found then
@@ -294,6 +295,7 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed)
   elseif last_position() < last or summed().heartbeats < heartbeats then
     kind = 'older'
   end
+  if kind == 'partial' and waits then return false end
   local earlier, mended = loss(), {}
   local joins = kind == 'other' and earlier and string.find(earlier.before, id, 1, true)
   if kind and not joins then
