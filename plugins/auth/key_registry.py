@@ -27,6 +27,7 @@ _log = logging.getLogger("ingestd.keys")
 _KEYS = state_key("keys", "", "")
 _VERSION = state_key("keys-version", "", "")
 
+_MOST_BYTES = 8 << 20  # of all keys: they are one entry, which is read as a whole
 # If the back end applies a command's writes within a second, every daemon sees a change within two.
 _POLL_SECONDS = 0.5
 
@@ -235,7 +236,8 @@ def _count_tenants(store: Store, keys: Iterable[Key]) -> None:
 async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[Key]]) -> None:
     """Store the new and changed keys that `change` returns for the present keys.
 
-    Passes on errors of `change`. Raises `CommandError` if others keep changing the keys, and `Unavailable`.
+    Passes on errors of `change`. Raises `Unavailable`, and `CommandError` if others keep changing the keys, or if there
+    is no room for more.
     """
     for _ in range(_ATTEMPTS):
         state = store.begin(now())
@@ -243,6 +245,9 @@ async def change_keys(store: Store, change: Callable[[dict[str, Key]], Iterable[
         changed = list(change(_decode(stored)))
         if not changed:
             return
+        size = sum(len(name) + len(field.value) for name, field in stored.items())
+        if size > _MOST_BYTES and any(key.id not in stored for key in changed):
+            raise CommandError(f"the store has {len(stored)} keys, revoked ones included, and takes no more")
         # A revocation must not get lost if the clock has gone back since the key was created.
         at = max([state.now, *(field.at for field in stored.values())])
         await state.merge(_KEYS, {key.id: Field(at, msgspec.json.encode(key).decode()) for key in changed})

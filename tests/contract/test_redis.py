@@ -49,5 +49,11 @@ class TestRedisJournal(_Redis, JournalContract):
     pass
 
 
+class TestRedisJournalOfSmallPieces(_Redis, JournalContract):
+    @pytest.fixture(autouse=True)
+    def _divide(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ingestd.plugins.stores.redis.link.PIECE_BYTES", 500)
+
+
 class TestRedisContents(_Redis, ContentsContract):
     pass

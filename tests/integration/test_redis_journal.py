@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha1
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,15 +29,16 @@ from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.cached_state import CachedState
 from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.scripts import BATCH
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
 from ingestd.testing.appending import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, until
+from tests.support.redis_pieces import pieces_of_journal
 from tests.support.redis_server import RedisServer, redis_server
 
 COUNTER = state_key("counter", "shop", "")
-SCRIPT = files("ingestd.plugins.stores.redis").joinpath("batch.lua").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -350,7 +350,8 @@ async def test_no_bytes_of_a_blanked_record_are_left_in_the_stream(server: Redis
         extent = await backend.journal.extent()
         blanked = dict.fromkeys(chance.sample(records, 40), b"blank")
         assert await backend.journal.replace([*blanked.items()]) == len(blanked)
-        dumped = client.dump(f"{daemons.prefix}journal")
+        (piece,) = pieces_of_journal(client, daemons.prefix)
+        dumped = client.dump(piece)
         assert isinstance(dumped, bytes)
         assert [record for record in blanked if record.body[:32] in dumped] == []
         assert sum(record.body[:32] in dumped for record in records) > len(records) / 4  # the dump shows other records
@@ -362,7 +363,7 @@ async def test_no_bytes_of_a_blanked_record_are_left_in_the_stream(server: Redis
         while await backend.journal.trim(extent.last, 50):
             pass
         assert (await backend.journal.extent()).bytes == 0
-        assert client.keys(f"{daemons.prefix}replaced*") == []
+        assert client.keys(f"{daemons.prefix}journal:*:replaced*") == []
 
 
 async def test_only_the_first_of_simultaneous_claims_succeeds(server: RedisServer, tmp_path: Path) -> None:
@@ -385,10 +386,11 @@ class ByHand:
     def __init__(self, server: RedisServer, prefix: str) -> None:
         self._prefix = prefix
         self._client = server.client()
-        self._name = self._client.script_load(SCRIPT)
+        self._name = self._client.script_load(BATCH)
 
     def send(self, batch: bytes, *operations: Sequence[Any]) -> list[tuple[bool, Any]]:
-        answer: Any = self._client.evalsha(self._name, 1, self._prefix, batch, msgspec.msgpack.encode(operations))
+        asked = msgspec.msgpack.encode(operations)
+        answer: Any = self._client.evalsha(self._name, 1, self._prefix, batch, asked, "", 1 << 20, 0)
         answers: list[tuple[bool, Any]] = msgspec.msgpack.decode(answer, type=list[tuple[bool, Any]])
         return answers
 

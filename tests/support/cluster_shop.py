@@ -14,6 +14,7 @@ from ingestd.plugins.stores.redis.cluster.tags import partition_tags
 from .daemon import Daemon, Shop
 from .partitioned import tenant_in
 from .redis_cluster import RedisCluster
+from .redis_pieces import entries_of_journal
 from .redis_server import RedisServer
 
 __all__ = ["ClusterShop", "key_of"]
@@ -64,15 +65,18 @@ class ClusterShop(Shop):
 
     def node_of(self, tenant: str) -> RedisServer:
         """The primary of a tenant's partition."""
-        return self.cluster.primary_of(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
+        return self.cluster.primary_of(self.slot_of(tenant))
+
+    def slot_of(self, tenant: str) -> int:
+        return int(key_slot(partition_tags(self.partitions)[self.tenants.index(tenant)].encode()))
 
     def _bodies(self) -> list[bytes]:
         """The records of all partitions, one partition after the other."""
         bodies = []
         for index, tag in enumerate(partition_tags(self.partitions)):
             with self.cluster.primary_of(key_slot(tag.encode())).client() as client:
-                entries: Any = client.xrange(f"{_PREFIX}{index:02}{{{tag}}}:journal")
-            bodies += [fields[b"b"] for _, fields in entries]
+                entries = entries_of_journal(client, f"{_PREFIX}{index:02}{{{tag}}}:")
+            bodies += [fields[b"b"] for fields in entries]
         return bodies
 
     def archived_by(self, number: int) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from redis.crc import key_slot
@@ -14,6 +13,7 @@ from ingestd.plugins.stores.redis.cluster.tags import partition_tags
 
 from .daemon import Daemon, Shop
 from .redis_cluster import RedisCluster
+from .redis_pieces import entries_of_journal
 
 __all__ = ["OnePartitionShop"]
 
@@ -40,8 +40,7 @@ class OnePartitionShop(Shop):
     def _bodies(self) -> list[bytes]:
         (tag,) = partition_tags(1)
         with self.cluster.primary_of(key_slot(tag.encode())).client() as client:
-            entries: Any = client.xrange(f"{self.prefix}00{{{tag}}}:journal")
-        return [fields[b"b"] for _, fields in entries]
+            return [fields[b"b"] for fields in entries_of_journal(client, f"{self.prefix}00{{{tag}}}:")]
 
     @contextmanager
     def serve_with(self, count: int) -> Iterator[list[Daemon]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .daemon import Daemon, Key, Shop
+from .redis_pieces import entries_of_journal
 from .redis_server import RedisServer, redis_server
 
 __all__ = ["RedisShop", "redis_shop"]
@@ -55,8 +56,7 @@ class RedisShop(Shop):
         if "url" in self._options.get("journal", {}):
             return super()._bodies()
         with self.redis.client() as client:
-            entries: Any = client.xrange(f"{self._prefix}journal")
-        return [fields[b"b"] for _, fields in entries]
+            return [fields[b"b"] for fields in entries_of_journal(client, self._prefix)]
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -263,6 +263,18 @@ async def test_simultaneous_commands_lose_no_change(tmp_path: Path, capsys: pyte
         assert all(key.revoked_at is not None for key in (await read_keys(daemon.store.begin(now()))).values())
 
 
+async def test_a_store_takes_no_more_keys_than_one_entry_should_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.plugins.auth.key_registry._MOST_BYTES", 300)
+    async with sqlite_daemon(tmp_path) as daemon:
+        keys = CommandLine(daemon, capsys)
+        created = [json.loads(await keys("create", *PUBLIC, "--json")) for _ in range(2)]
+        with pytest.raises(CommandError, match="the store has 2 keys, revoked ones included, and takes no more"):
+            await keys("create", *PUBLIC)
+        await keys("revoke", created[0]["id"])
+
+
 async def test_keys_survive_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         keys = CommandLine(daemon, capsys)

@@ -6,12 +6,12 @@
 --
 -- ARGV[3] is the sender's knowledge of the store: its id ('' if unknown), the newest position of the journal, and the
 -- count of heartbeats. A store with another id, or with lower numbers, has lost data. Then the script does nothing and
--- returns the error STORELOST.
+-- returns the error STORELOST. ARGV[4] is the most bytes of a piece of the journal. ARGV[5] is '1' for the first batch of a
+-- connection: a store that has moved may have left keys behind.
 --
 -- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that. Keeping them
 -- is a write too, so WAIT waits for replicas even if the answer is only that somebody else has stored the event.
 
-local prefix = KEYS[1]
 local REMEMBERED = 600000 -- milliseconds
 -- The daemons' clocks decide what has expired. Redis removes expired keys this many milliseconds later.
 local MARGIN = 600000
@@ -465,10 +465,8 @@ writes.members = function(now, key, members, gone, expires)
   if #members == 0 then tidy(key) end
 end
 
--- The journal: a stream with the ids "<position>-0". "meta" holds its totals. "replaced" and "replaced-at" hold records
--- with a replaced body, because an entry of a stream cannot be changed.
+-- The journal: see pieces.lua. "meta" holds its totals.
 
-local journal, meta, replaced, replaced_at = prefix .. 'journal', prefix .. 'meta', prefix .. 'replaced', prefix .. 'replaced-at'
 local cursors = prefix .. 'cursors'
 local BESIDE = 32 -- bytes that a record counts for without its body
 local LARGE = 65536 -- bytes of a body; "meta" holds the position of the newest body of this size, so readers take care
@@ -480,10 +478,14 @@ local sums
 
 local function summed()
   if not sums then
-    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats')
-    for index = 1, 5 do found[index] = tonumber(found[index] or '0') end
-    -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs.
-    sums = {last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5]}
+    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base')
+    for index = 1, 7 do found[index] = tonumber(found[index] or '0') end
+    -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs. `piece` is the number
+    -- of the newest piece. `bytes` has grown by what was added to that piece, from `base` on.
+    sums = {
+      last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5],
+      piece = found[6], base = found[7],
+    }
   end
   return sums
 end
@@ -494,6 +496,7 @@ local function keep_sums()
       'HSET', meta, 'last', sums.last, 'records', sums.records, 'bytes', sums.bytes, 'version', sums.version,
       'heartbeats', sums.heartbeats
     )
+    if sums.base_changed then redis.call('HSET', meta, 'piece', sums.piece, 'piece-base', sums.base) end
   end
 end
 
@@ -501,20 +504,17 @@ local function last_position()
   return summed().last
 end
 
+-- Counts what trimming and replacing have changed.
 local function add(records, bytes)
   local all = summed()
-  all.records, all.bytes, all.changed = all.records + records, all.bytes + bytes, true
+  all.records, all.changed, all.base_changed = all.records + records, true, true
+  if all.records == 0 then bytes = -all.bytes end -- after a loss, `all.bytes` may have been an estimate
+  all.bytes, all.base = all.bytes + bytes, all.base + bytes
 end
 
 local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
-
-local function field_of(entry, name)
-  for index = 1, #entry, 2 do
-    if entry[index] == name then return entry[index + 1] end
-  end
 end
 
 local function row_of(name)
@@ -527,14 +527,12 @@ local function set_row(name, row)
 end
 
 local function oldest()
-  local first = redis.call('XRANGE', journal, '-', '+', 'COUNT', 1)[1]
-  local position = first and tonumber(string.match(first[1], '^%d+'))
-  local at = first and tonumber(field_of(first[2], 'a'))
-  local other = redis.call('ZRANGE', replaced_at, 0, 0)[1]
-  if other and (not position or tonumber(other) < position) then
-    position, at = tonumber(other), cmsgpack.unpack(redis.call('HGET', replaced, other))[2]
+  local piece = piece_at(0)
+  while piece do
+    local first = records_after(piece, 0, 1)[1]
+    if first then return first[1], first[3] end
+    piece = piece_after(piece)
   end
-  return position, at
 end
 
 local function removed_to()
@@ -543,14 +541,10 @@ end
 
 -- Whether a record is the one that the consumer read: after a failover another record may have its position.
 local function begins_with(position, head)
-  local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
-  local body = entry and field_of(entry[2], 'b')
-  if not body then
-    local kept = redis.call('HGET', replaced, position)
-    if not kept then return position <= removed_to() end
-    body = cmsgpack.unpack(kept)[3]
-  end
-  return string.sub(body, 1, #head) == head
+  local piece = piece_at(position)
+  local record = piece and records_after(piece, position - 1, 1)[1]
+  if not record or record[1] ~= position then return position <= removed_to() end
+  return string.sub(record[4], 1, #head) == head
 end
 
 -- Transactions. `checks` are the values that one has read, each a list of a key, its value (nil without one) and, if it
@@ -595,11 +589,30 @@ local function apply(now, checks, changes)
   for _, each in ipairs(changes or {}) do writes[each[1]](now, unpack(each, 2, 8)) end
 end
 
+local PIECE = tonumber(ARGV[4]) -- bytes
+
+-- Puts a piece into the index that has just got its first record. After a write of this script Redis refuses no other one
+-- for lack of memory, so the index never names a piece without a stream.
+local function begin_piece(all, position)
+  if redis.call('TYPE', journal).ok == 'stream' then
+    local single, first = piece_at(0), piece_of(0)
+    for _, each in ipairs({'key', 'replaced', 'replaced_at'}) do
+      if redis.call('EXISTS', single[each]) == 1 then redis.call('RENAME', single[each], first[each]) end
+    end
+    redis.call('ZADD', journal, 0, 0)
+  end
+  all.piece, all.base, all.base_changed = all.piece + 1, all.bytes, true
+  redis.call('ZADD', journal, position, all.piece)
+end
+
 local function add_record(kind, at, body)
   local all = summed()
-  local position = all.last + 1
-  redis.call('XADD', journal, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
-  all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + #body + BESIDE, true
+  local position, size = all.last + 1, #body + BESIDE
+  local is_first = all.piece == 0 or (all.bytes > all.base and all.bytes - all.base + size > PIECE)
+  local key = journal .. ':' .. text(is_first and all.piece + 1 or all.piece)
+  redis.call('XADD', key, string.format('%d-0', position), 't', kind, 'a', text(at), 'b', body)
+  if is_first then begin_piece(all, position) end
+  all.last, all.records, all.bytes, all.changed = position, all.records + 1, all.bytes + size, true
   if #body >= LARGE then redis.call('HSET', meta, 'large', position) end
 end
 
@@ -651,110 +664,9 @@ ops.append = function(_, events)
   return {results, last_position(), sums.version}
 end
 
-reads.replaced = function(_, positions)
-  local found = {}
-  for _, position in ipairs(positions) do
-    local kept = redis.call('HGET', replaced, position)
-    if kept then
-      local record = cmsgpack.unpack(kept)
-      found[#found + 1] = {position, record[1], record[2], record[3]}
-    end
-  end
-  return found
-end
-
 reads.extent = function()
   local all, position, at = summed(), oldest()
   return {position or all.last + 1, all.last, all.records, all.bytes, position and at or false}
-end
-
-local function outlines(after, limit)
-  local found = {}
-  for _, entry in ipairs(redis.call('XRANGE', journal, (after + 1) .. '-0', '+', 'COUNT', limit)) do
-    local position = tonumber(string.match(entry[1], '^%d+'))
-    found[#found + 1] = {position, tonumber(field_of(entry[2], 'a')), #field_of(entry[2], 'b') + BESIDE}
-  end
-  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, after + 1, '+inf', 'LIMIT', 0, limit)) do
-    local record = cmsgpack.unpack(redis.call('HGET', replaced, position))
-    found[#found + 1] = {tonumber(position), record[2], #record[3] + BESIDE}
-  end
-  table.sort(found, function(a, b) return a[1] < b[1] end)
-  while #found > limit do found[#found] = nil end
-  return found
-end
-
-reads.outlines = function(_, after, limit)
-  return outlines(after, limit)
-end
-
-ops.trim = function(_, up_to, limit, most_bytes)
-  local bound, count, bytes = nil, 0, 0
-  for _, outline in ipairs(outlines(0, limit)) do
-    if outline[1] > up_to or (bound and bytes + outline[3] > most_bytes) then break end
-    bound, count, bytes = outline[1], count + 1, bytes + outline[3]
-  end
-  if not bound then return 0 end
-  redis.call('XTRIM', journal, 'MINID', (bound + 1) .. '-0')
-  for _, position in ipairs(redis.call('ZRANGEBYSCORE', replaced_at, '-inf', bound)) do
-    redis.call('HDEL', replaced, position)
-  end
-  redis.call('ZREMRANGEBYSCORE', replaced_at, '-inf', bound)
-  add(-count, -bytes)
-  local names = redis.call('HKEYS', cursors)
-  for _, name in ipairs(names) do
-    local row = row_of(name)
-    if row.position < bound then
-      row.position = bound
-      set_row(name, row)
-    end
-  end
-  return count
-end
-
-local function set_aside(position, type, at, body)
-  redis.call('XDEL', journal, position .. '-0')
-  redis.call('HSET', replaced, position, cmsgpack.pack({type, at, body}))
-  redis.call('ZADD', replaced_at, position, position)
-end
-
--- A stream keeps the bytes of a deleted entry until all entries of its node are deleted. So the neighbours are set
--- aside unchanged, as far as a node reaches with Redis' default configuration.
-local NODE_BYTES, NODE_ENTRIES = 4096, 100
-
-local function set_neighbours_aside(position, bytes, command, bound)
-  for _ = 1, NODE_ENTRIES do
-    if bytes >= NODE_BYTES then return end
-    local entry = redis.call(command, journal, '(' .. position .. '-0', bound, 'COUNT', 1)[1]
-    if not entry then return end
-    local body = field_of(entry[2], 'b')
-    position, bytes = string.match(entry[1], '^%d+'), bytes + #body
-    set_aside(position, field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), body)
-  end
-end
-
-ops.replace = function(_, changes)
-  local done = 0
-  for _, change in ipairs(changes) do
-    local position, old = text(change[1]), nil
-    local entry = redis.call('XRANGE', journal, position .. '-0', position .. '-0')[1]
-    if entry then
-      old = {field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), field_of(entry[2], 'b')}
-    else
-      local kept = redis.call('HGET', replaced, position)
-      old = kept and cmsgpack.unpack(kept)
-    end
-    if old and old[1] == change[2] and old[2] == change[3] and old[3] == change[4] then
-      set_aside(position, old[1], old[2], change[5])
-      if entry then
-        set_neighbours_aside(position, #old[3], 'XREVRANGE', '-')
-        set_neighbours_aside(position, #old[3], 'XRANGE', '+')
-      end
-      add(0, #change[5] - #old[3])
-      done = done + 1
-    end
-  end
-  if done > 0 then sums.version = sums.version + 1 end
-  return done
 end
 
 -- Cursors: {position, left, fence, holder, till}. The holder's lease ends at `till`, by the clock of Redis. Trimming
@@ -830,7 +742,16 @@ ops.continue_after = function(_, position)
 end
 
 reads.last = function()
-  return {last_position(), sums.version}
+  return {last_position(), sums.version, sums.piece}
+end
+
+-- Operations that few batches have are defined when they are needed: a batch pays for each function that it defines.
+
+local store_id = prefix .. 'store-id'
+local is_whole, renew_mark
+
+local function define_upkeep()
+--include upkeep.lua
 end
 
 -- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
@@ -843,6 +764,7 @@ ops.alive = function(_, daemon, life)
   redis.call('PEXPIRE', daemons, life)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
+  renew_mark(all.heartbeats)
   return {all.last, all.heartbeats, clock()}
 end
 
@@ -864,105 +786,6 @@ end
 repeatable.replicated_last = function()
   repeatable.probe()
   return reads.last()
-end
-
--- The identity of the store, and its losses. "store-id" is random and changes with each loss. "store-loss" holds the
--- last loss: its kind and time, the last position known before and the last one found, whether it stands (is not
--- acknowledged), and the former ids of the store.
-
-local store_id, store_loss = prefix .. 'store-id', prefix .. 'store-loss'
-
-local function loss()
-  local found = redis.call('HMGET', store_loss, 'kind', 'at', 'known', 'found', 'stands', 'before')
-  return found[1] and {
-    kind = found[1], at = tonumber(found[2]), known = tonumber(found[3]), found = tonumber(found[4]),
-    stands = found[5] == '1', before = found[6],
-  }
-end
-
-local MOST_IDS = 3300 -- bytes: a hundred ids
-
-local function record_loss(kind, now, known_to, before)
-  local earlier = loss()
-  if earlier then before = string.sub(before .. ' ' .. earlier.before, 1, MOST_IDS) end
-  redis.call(
-    'HSET', store_loss, 'kind', kind, 'at', text(now), 'known', text(known_to), 'found', text(last_position()),
-    'stands', '1', 'before', before
-  )
-end
-
--- Moves cursors beyond the journal's end to the end, and returns them. May end all leases.
-local function mend_cursors(drop_leases)
-  local last, mended = last_position(), {}
-  for _, name in ipairs(redis.call('HKEYS', cursors)) do
-    local row = row_of(name)
-    local beyond = row.position > last
-    if beyond then
-      mended[#mended + 1] = {name, row.position, last}
-      row.position = last
-    end
-    if beyond or drop_leases then
-      row.fence, row.holder, row.till = math.max(row.fence + 1, clock()), '', 0
-      set_row(name, row)
-    end
-  end
-  return mended
-end
-
-reads.store_id = function()
-  return {redis.call('GET', store_id), loss()}
-end
-
-ops.identify = function(_, new)
-  redis.call('SET', store_id, new, 'NX')
-  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats}
-end
-
--- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
--- ids that this daemon has known, "known_to" is the newest position, "needed" are its cursors and their starts.
-ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed)
-  local found, kind = redis.call('GET', store_id), false
-  if not found then
-    kind = 'empty'
-  elseif found ~= id then
-    kind = string.find(before, found, 1, true) and 'older' or 'other'
-  elseif last_position() < last or summed().heartbeats < heartbeats then
-    kind = 'older'
-  end
-  local earlier, mended = loss(), {}
-  local joins = kind == 'other' and earlier and string.find(earlier.before, id, 1, true)
-  if kind and not joins then
-    if kind ~= 'other' then redis.call('SET', store_id, new) end
-    record_loss(kind, now, known_to, before)
-    mended = mend_cursors(kind ~= 'other')
-  end
-  if kind then
-    local all = loss()
-    for _, each in ipairs(needed) do
-      local name, from_beginning = each[1], each[2]
-      if not row_of(name) then
-        local row = ensured(name, from_beginning)
-        if not from_beginning then
-          -- Do not skip records that other daemons have appended since the loss.
-          row.position = math.max(math.min(all.found, row.position), removed_to())
-          set_row(name, row)
-        end
-      end
-    end
-  end
-  return {redis.call('GET', store_id), loss(), kind, last_position(), summed().heartbeats, sums.version, mended}
-end
-
-ops.report_loss = function(now, what, before)
-  record_loss(what, now, last_position(), before)
-  return loss()
-end
-
-ops.clear_loss = function()
-  local stood = loss()
-  if not stood or not stood.stands then return false end
-  redis.call('HSET', store_loss, 'stands', '0')
-  return true
 end
 
 -- The batch
@@ -989,9 +812,15 @@ local function want_all(claim, checks, changes)
   end
 end
 
+local is_beat = false
+
 for _, operation in ipairs(asked) do
   local name = operation[1]
-  if name == 'append' then
+  if name == 'alive' then
+    is_beat = true
+  elseif not (ops[name] or repeatable[name] or reads[name]) then
+    define_upkeep()
+  elseif name == 'append' then
     for _, event in ipairs(operation[3]) do want_all(event[3], event[4], event[5]) end
   elseif name == 'commit' then
     want_all(nil, operation[6], operation[7])
@@ -1005,10 +834,14 @@ for first = 1, #keys, ARGUMENTS do
   local some = {unpack(keys, first, math.min(first + ARGUMENTS - 1, #keys))}
   for index, raw in ipairs(redis.call('MGET', unpack(some))) do known[some[index]] = raw end
 end
+local is_first = ARGV[5] == '1'
+if (is_first or is_beat) and not is_whole then define_upkeep() end
 local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S+) (%d+) (%d+)$')
 if known_id then
   local all = summed()
-  if known[store_id] ~= known_id or all.last < tonumber(known_last) or all.heartbeats < tonumber(known_heartbeats) then
+  local is_lost = known[store_id] ~= known_id or all.last < tonumber(known_last)
+    or all.heartbeats < tonumber(known_heartbeats)
+  if is_lost or (is_first or is_beat) and not is_whole(known_id, not is_first) then
     redis.call('DEL', batch) -- deletes nothing, but a lagging replica replies with an error: it takes no writes
     return redis.error_reply('STORELOST the store has lost data')
   end
@@ -1025,7 +858,7 @@ for index, operation in ipairs(asked) do
   if ops[name] and earlier then
     answers[index] = earlier[index]
   else
-    local works, result = pcall(ops[name] or repeatable[name] or reads[name], unpack(operation, 2, 9))
+    local works, result = pcall(ops[name] or repeatable[name] or reads[name], unpack(operation, 2, 10))
     if not works then result = message_of(result) end
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ __all__ = ["Database", "literal"]
 _T = TypeVar("_T")
 
 _SCANNED = 1000  # keys of one page of a scan
+_MARKS = 64  # as many as in batch.lua
 _KEYS_AT_ONCE = 100_000  # keys of a slot that are read at once: some 30 milliseconds of the node
 
 
@@ -34,6 +35,7 @@ class Database:
 
     def __init__(self, pool: ConnectionPool, options: LinkOptions) -> None:
         self.prefix = options.prefix
+        self._marks = ("EXISTS", *(f"{self.prefix}mark:{number}" for number in range(1, _MARKS + 1)))
         self.name = uuid4().hex
         """A new name with each opening. It is the holder of leases."""
         self._pool = pool
@@ -89,26 +91,28 @@ class Database:
         return await self._asked(ask(self._client))
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to reading commands. Raises `Unavailable`, also if another store answers."""
+        """The answers to reading commands. Raises `Unavailable`, also if another store answers or a part of it."""
         if not self.link.can_read:
             raise Unavailable(f"The store cannot be read at the moment: {self.link.problem}.")
 
         async def ask_all() -> list[Any]:
             connection = await self._pool.get_connection()
             try:
-                asked = [("GET", f"{self.prefix}store-id"), *commands]
+                asked = [("GET", f"{self.prefix}store-id"), self._marks, *commands]
                 if self.slot is not None:
                     # No key has this name. So a node refuses this while it moves the slot to another node, key by key.
                     asked.append(("EXISTS", self.prefix))
                 await connection.send_packed_command(connection.pack_commands(asked))
-                store_id, *answers = [await connection.read_response() for _ in asked]
+                store_id, marks, *answers = [await connection.read_response() for _ in asked]
                 self._read_from = address_of(connection)
             except BaseException:  # unread answers may be left on the connection
                 await connection.disconnect(nowait=True)
                 raise
             finally:
                 await self._pool.release(connection)
-            if known and store_id != known:
+            # A store that only daemons of earlier versions have opened has no marks.
+            if known and (store_id != known or marks not in (0, _MARKS)):
+                await self.link.leave()  # its next batch notices the loss
                 raise Unavailable("The store cannot be read at the moment: it has lost data.")
             return answers[: len(commands)]
 
@@ -152,13 +156,14 @@ class Database:
             if int(position) == 0:
                 return
 
-    async def block(self, stream: str, after: int, milliseconds: int) -> bool:
-        """Wait for an entry of a stream after a position. Returns whether there is one.
+    async def block(self, streams: Sequence[str], after: int, milliseconds: int) -> bool:
+        """Wait for an entry of some streams after a position. Returns whether there is one.
 
         Raises `RedisError`, `OSError`, `TimeoutError`.
         """
         async with asyncio.timeout(self._timeout + milliseconds / 1000):
-            return bool(await self._client.xread({stream: f"{after}-0"}, count=1, block=milliseconds))
+            after_all: dict[Any, Any] = dict.fromkeys(streams, f"{after}-0")
+            return bool(await self._client.xread(after_all, count=1, block=milliseconds))
 
     async def _asked(self, question: Awaitable[_T]) -> _T:
         try:

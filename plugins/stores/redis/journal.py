@@ -1,4 +1,4 @@
-"""The journal as one Redis stream. Several daemons append; each cursor has one holder at a time."""
+"""The journal as a chain of Redis streams. Several daemons append; each cursor has one holder at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from redis.exceptions import RedisError
 from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
-from ingestd.api.record_batch import length_of
 from ingestd.api.store import State
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
-from .link import raw
-from .page import read_page
+from .link import LOST, raw
+from .page import Page, decode_page, decode_page_of_piece, read_on, read_page
 from .state import Transaction, has_writes, pairs
 from .work_sharing import WorkSharing
 
@@ -33,6 +32,7 @@ _FOLLOW = 0.05  # seconds between two looks for records of other daemons
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
 _PAGE = 64  # records of one read
+_READERS = 64  # whose pieces are remembered
 _HEAD = 45  # bytes at the start of a record that hold its id, also in a blanked record
 _TRIM_BYTES = 1 << 20  # bytes that one step of trimming removes; Redis does nothing else meanwhile
 
@@ -50,6 +50,10 @@ class RedisJournal(Journal):
         """
         self._changed = asyncio.Event()
         """Set, and replaced, when waiting consumers have to look again."""
+        self._newest_piece = 0
+        """Its number, as far as this daemon knows."""
+        self._pieces: dict[int, int] = {}
+        """The numbers of the pieces in which readers go on, by the positions of the last records they have read."""
         self._unlearned = 0
         """How often a failover has lost the journal's end."""
         self._tail = Tail()
@@ -166,7 +170,7 @@ class RedisJournal(Journal):
             wanted = min(limit - len(records), _PAGE, count_to_read(len(records), size))
             # After small records, a page may have dozens of records of four megabytes.
             most = READ_BYTES - size if large > after else None
-            some, large = await self._look_up_page(after, wanted, most)
+            some, _, large = await self._look_up_page(after, wanted, most)
             records += some
             size += sum([len(record.body) for record in some])
             if len(some) < wanted:
@@ -174,25 +178,25 @@ class RedisJournal(Journal):
             after = some[-1].position
         return records
 
-    async def _look_up_page(self, after: int, limit: int, size: int | None) -> tuple[Sequence[Record], int]:
-        """At most `limit` records, and the position of the newest large record of the journal.
-
-        Fewer records, if there are no more or if they have `size` bytes.
-        """
-        entries, replaced, large = await self._database.pipeline(
-            read_page(self._key("journal"), after, limit, size),
-            ("ZRANGEBYSCORE", self._key("replaced-at"), after + 1, "+inf", "LIMIT", 0, limit),
-            ("HGET", self._key("meta"), "large"),
-        )
-        records = [_record(name, fields) for name, fields in entries]
-        positions = [int(position) for position in replaced]
-        if size is not None and length_of(records) >= size:  # more entries may come before later replaced ones
-            positions = [position for position in positions if position < records[-1].position]
-        if positions:
-            bodies = await self._database.link.ask("replaced", 0, positions)
-            records += [Record(type_, at, body.encode(), position) for position, type_, at, body in bodies]
-            records = sorted(records, key=lambda record: record.position)[:limit]
-        return records, int(large or 0)
+    async def _look_up_page(self, after: int, limit: int, size: int | None) -> Page:
+        """At most `limit` records; fewer, if there are no more or if they have `size` bytes."""
+        database, piece = self._database, self._pieces.pop(after, 0)
+        page = None
+        try:
+            if piece and size is None:
+                answers = await database.pipeline(*read_on(database.prefix, piece, after, limit))
+                page = decode_page_of_piece(answers, piece, limit)
+            if page is None:
+                page = decode_page(*await database.pipeline(read_page(database.prefix, after, limit, size)))
+        except Unavailable as error:
+            if str(error.__cause__).startswith(LOST):
+                await database.link.leave()  # the next batch looks for all parts of the store
+            raise
+        if page.piece:
+            if len(self._pieces) >= _READERS:
+                self._pieces.clear()
+            self._pieces[page.records[-1].position if page.records else after] = page.piece
+        return page
 
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         unlearned = self._unlearned
@@ -214,13 +218,14 @@ class RedisJournal(Journal):
     async def last(self) -> int:
         def learn(answer: Any, error: Exception | None) -> None:
             if error is None:
-                if answer[0] < self._known:
-                    self._unlearn(answer[0])
-                self._learn(*answer)
+                last, version, self._newest_piece = answer
+                if last < self._known:
+                    self._unlearn(last)
+                self._learn(last, version)
 
         link = self._database.link
         operation = "replicated_last" if link.limits_consumers else "last"
-        last, _ = await link.ask(operation, 0, first=learn)
+        last, *_ = await link.ask(operation, 0, first=learn)
         return int(last)
 
     async def ensure_cursor(self, name: str, start: Start) -> int:
@@ -305,9 +310,8 @@ class RedisJournal(Journal):
         while True:
             await asyncio.sleep(_FOLLOW)
             try:
-                if await self._database.block(
-                    self._key("journal"), self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED
-                ):
+                newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
+                if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
                     await self.last()
             except (RedisError, OSError, Unavailable, TimeoutError) as error:
                 _log.debug("following the journal: %s", error)
@@ -329,6 +333,7 @@ class RedisJournal(Journal):
         self._known, self._replicated = last, min(last, self._passed_before())
         self._unlearned += 1
         self._tail.forget()
+        self._pieces.clear()
         self._wake()
 
     @property
@@ -372,8 +377,3 @@ class RedisJournal(Journal):
 
 def _passed() -> LeaseLost:
     return LeaseLost("its cursor has passed to another daemon")
-
-
-def _record(name: bytes, fields: Any) -> Record:
-    found = dict(pairs(fields)) if isinstance(fields, list) else fields
-    return Record(found[b"t"].decode(), int(found[b"a"]), found[b"b"], int(name.partition(b"-")[0]))

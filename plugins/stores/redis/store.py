@@ -19,14 +19,19 @@ from .database import Database
 from .journal import RedisJournal
 from .state import CheckedState, StepState, Transaction, make_entries
 
-__all__ = ["RedisStore", "decode_loss"]
+__all__ = ["Loss", "RedisStore", "decode_loss"]
 
 _log = logging.getLogger("ingestd.redis")
 
 _AT_ONCE = 250  # entries that get an end in one batch: Redis does nothing else meanwhile
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
-_KINDS = {"empty": "came back empty", "older": "came back with older content", "other": "is another one"}
+_KINDS = {
+    "empty": "came back empty",
+    "older": "came back with older content",
+    "other": "is another one",
+    "partial": "has lost a part of its keys",
+}
 
 
 class Loss(msgspec.Struct, frozen=True):
