@@ -32,6 +32,7 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.cluster_daemons import PARTITIONS, opened, serving
 from tests.support.journals import append, running, until
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
+from tests.support.redis_pieces import entries_of_journal
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.senders import LONG, NOW, texts
 
@@ -145,7 +146,7 @@ async def test_consumers_of_a_partition_wait_for_its_replica_and_those_of_others
         replica.signal(signal.SIGSTOP)
         writing = asyncio.create_task(append(one.backends[0], [event]))
         with primary.client() as client:
-            await until(lambda: client.xlen(f"{one.backends[0].database.prefix}journal") == 2)
+            await until(lambda: len(entries_of_journal(client, one.backends[0].database.prefix)) == 2)
         assert [len(await each.backends[0].journal.read(0, 10)) for each in (one, two)] == [1, 1]
         await append(one.backends[number], [event])
         await two.backends[number].journal.wait(0)

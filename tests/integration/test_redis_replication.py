@@ -22,6 +22,7 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.testing.appending import append_each
 from tests.support.clients import wait_until
 from tests.support.journals import append, read_all, running, until
+from tests.support.redis_pieces import entries_of_journal
 from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
 from tests.support.senders import LONG, NOW
 
@@ -113,7 +114,7 @@ async def replicas_asleep(watched: WatchedRedis) -> AsyncIterator[None]:
 def stored(watched: WatchedRedis, backend: RedisBackend) -> int:
     """The number of records that the primary has."""
     with watched.server(backend.database.link.address).client() as client:
-        return int(client.xlen("shop:journal"))
+        return len(entries_of_journal(client, "shop:"))
 
 
 def record(text: str) -> Record:
