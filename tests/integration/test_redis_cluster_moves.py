@@ -124,7 +124,7 @@ async def test_a_move_that_is_finished_later_loses_nothing(cluster: RedisCluster
 
 @LINES
 @MISSING
-@pytest.mark.logs(r"ingestd.redis ERROR the store has lost a part of its keys")
+@pytest.mark.logs(r"ingestd.redis ERROR partition \d+: the store has lost a part of its keys")
 @pytest.mark.parametrize(("owner", "part"), [("source", 0.1), ("source", 0.9), ("target", 0.1), ("target", 0.9)])
 async def test_a_move_that_is_given_up_is_a_loss(
     cluster: RedisCluster, owner: str, part: float, monkeypatch: pytest.MonkeyPatch
