@@ -8,7 +8,9 @@ const CLICK_ID = /^(([dgy]|fb|tt|tw)clid|[gw]braid|msclkid|li_fat_id|ScCid|epik|
 
 /** Words in the name of a parameter that make its value a secret. */
 export const SECRETS =
-  'token code password pass pwd key secret auth signature sig session sid otp pin jwt email mail phone'.split(' ')
+  'token code password pass pwd key apikey secret credential auth signature sig session sid otp pin jwt email mail phone'.split(
+    ' ',
+  )
 
 /** The campaign in the query of an address, otherwise in its fragment; undefined if there is none. */
 export function campaignOf(address) {
@@ -31,7 +33,7 @@ function campaignIn(query) {
 
 /** The address without fragment, user and secrets. `words` are like `SECRETS`. */
 export function withoutSecrets(address, words) {
-  const [place, ...parameters] = address.split('#')[0].slice(0, LONGEST).split(/(?=[?&;])/)
+  const [place, ...parameters] = `${address}`.split('#')[0].slice(0, LONGEST).split(/(?=[?&;])/)
   const folders = place.replace(/\/\/[^/]*@/, '//').split('/')
   const path = folders.map((each) => (/.(@|%40).*\./i.test(each) ? '' : each)).join('/')
   const kept = parameters.filter((each) => !isSecret(each.slice(1), words))

@@ -23,7 +23,7 @@ function begin(given) {
   if (begun) return
   begun = true
   // Nobody has seen a page that the browser has only prepared.
-  if (document.prerendering) document.addEventListener('prerenderingchange', () => guarded(start)(given), { once: true })
+  if (document.prerendering) document.addEventListener('prerenderingchange', () => guarded(start)(given))
   else start(given)
 }
 

@@ -27,7 +27,7 @@ export function campaign(...addresses) {
     const { name, type } = navigation()
     addresses.unshift(name) // the page may have changed its address since
     // The visitor has consented only on this page. A page that is reloaded has the referrer of its first time.
-    const { referrer } = document
+    const referrer = `${document.referrer}`
     if (!lasts && type === 'navigate' && isOwn(referrer) && json(campaignOf(referrer)) !== json(kept?.found)) {
       addresses.unshift(referrer)
     }

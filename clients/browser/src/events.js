@@ -18,7 +18,7 @@ let shown // the address of the last event
 let before // the one before it
 
 /** Where and when something happens. */
-export const note = () => ({ at: Date.now(), url: location.href, title: document.title })
+export const note = () => ({ at: Date.now(), url: location.href, title: `${document.title}` })
 
 /** The visitor's id. */
 export function visitor() {

@@ -118,7 +118,7 @@ function settle(batch, left, answer, told) {
     return 0
   }
   const asked = 1000 * answer?.headers.get('retry-after')
-  const wait = (Math.min(LONGEST, asked) || Math.min(60e3, 1000 * 2 ** attempts++)) * (1 + Math.random() / 2)
+  const wait = (asked > 0 ? Math.min(LONGEST, asked) : Math.min(60e3, 1000 * 2 ** attempts++)) * (1 + Math.random() / 2)
   write('ingestd.pause', `${Date.now() + wait}`)
   return wait
 }

@@ -35,6 +35,10 @@ SPOILT = [
     """,
     "Object.defineProperty(window, 'localStorage', { value: { getItem: () => null, setItem() {}, removeItem() {} } })",
     "Storage.prototype.getItem = () => { throw Error('broken') }",
+    """
+    for (const name of ['title', 'referrer']) // as a form or an image of this name does it
+      Object.defineProperty(Document.prototype, name, { get: () => document.createElement('form') })
+    """,
     "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }",
 ]
 
@@ -200,6 +204,25 @@ def test_an_answer_of_anybody_else_ends_no_wait(
             assert len(arrived(shop, place, "Page View")) == 1
             tab.open("about:blank")
     assert waiting == {}
+
+
+def test_a_pause_that_is_none_is_no_invitation_to_ask_again_and_again(
+    browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
+) -> None:
+    ends = False
+    with recording_proxy(daemon.port) as proxy:
+        proxy.answers = lambda method, body: (
+            Reply(503, {**CORS, "access-control-expose-headers": "retry-after", "retry-after": "-5"}, b"busy")
+            if method == "POST" and not ends
+            else None
+        )
+        tab = (place := site(f"http://{proxy.host}", interval=0)).open(browser)
+        wait_until(lambda: len(proxy.posts()) >= 2)
+        assert len(proxy.posts()) < 10
+        ends = True
+        click(tab, 1)
+        wait_until(lambda: numbers(shop, place) == [1])
+        tab.open("about:blank")
 
 
 def test_an_event_that_a_firewall_or_the_daemon_refuses_takes_no_neighbour(

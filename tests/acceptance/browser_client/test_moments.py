@@ -200,7 +200,7 @@ def test_consent_on_the_second_page_keeps_the_campaign_that_its_referrer_names(
 
 def test_no_fragment_and_no_secret_leave_the_page(browser: AnyBrowser, shop: Shop, site: MakeSite) -> None:
     place = site()
-    tab = place.open(browser, "/reset?a=1&reset_token=SECRET&next=%2F%3Fcode%3DSECRET#access_token=SECRET")
+    tab = place.open(browser, "/reset?a=1&reset_token=SECRET&APIKey=SECRET&next=%2F%3Fcode%3DSECRET#token=SECRET")
     tab.evaluate("void (location.href = '/next#SECRET')")
     tab.wait_for(f"location.pathname === '/next' && {LOADED}")
     click(tab, 1)
