@@ -85,6 +85,7 @@ class AttributionPlugin:
         )
         self._consumer = AttributionConsumer(rules)
         self._exclusions = exclusions
+        self._horizon = rules.limits.horizon
         self._model = options.model
         self._orders = options.orders
 
@@ -111,7 +112,7 @@ class AttributionPlugin:
 
     @hookimpl
     async def explain_journey(self, found: JourneyRecords, store: Store) -> JourneyPart:
-        return await explain(found, store, self._exclusions, self._consumer.unusable_ids)
+        return await explain(found, store, self._horizon, self._exclusions, self._consumer.unusable_ids)
 
     @hookimpl
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ingestd.api import times
@@ -29,7 +30,7 @@ from .journeys import excluded_touches, link_key, linked_user, touches_key, visi
 from .marks import DecidedOrder, Marks, Refund, mark_key
 from .models import MODELS, weights
 from .packing import read_touches
-from .reading import Seen, read
+from .reading import Erasure, Seen, read
 from .record_size import recorded_id, texts_of
 from .rollups import read_tenants
 from .touches import Exclusions, Touch, repeats
@@ -103,8 +104,9 @@ class _Known(NamedTuple):
 
 
 async def explain(
-    found: JourneyRecords, store: Store, exclusions: Exclusions, unusable_ids: UnusableIds
+    found: JourneyRecords, store: Store, horizon: int, exclusions: Exclusions, unusable_ids: UnusableIds
 ) -> JourneyPart:
+    """`horizon` is how long touchpoints are remembered, in milliseconds."""
     state = store.begin(times.now())
     tenants = await _tenants(found.query, state)
     known = await _known(found, tenants, state)
@@ -115,9 +117,8 @@ async def explain(
         for body in await asyncio.to_thread(orders.read)
     }
     # A thousand records take some milliseconds.
-    return await asyncio.to_thread(
-        _part, found, known, orders, marks=of_orders, exclusions=exclusions, unusable_ids=unusable_ids
-    )
+    seen = partial(read, exclusions=exclusions, unusable_ids=unusable_ids)
+    return await asyncio.to_thread(_part, found, known, orders, marks=of_orders, seen=seen, horizon=horizon)
 
 
 async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) -> _Known:
@@ -182,8 +183,8 @@ def _part(
     orders: _Orders,
     *,
     marks: Mapping[str, DecidedOrder | None],
-    exclusions: Exclusions,
-    unusable_ids: UnusableIds,
+    seen: Callable[[Record], Seen | Erasure | None],
+    horizon: int,
 ) -> JourneyPart:
     explanations = [
         _explanation(body, orders.reversals.get(body["id"], []), marks[body["id"]], known.untrusted)
@@ -193,7 +194,7 @@ def _part(
     for tenant, mark in known.marks.items():
         if (tenant, mark.attribution_id) not in explained:
             explanations.append(_remembered(found, tenant, mark))
-    moments = [*_moments(found.records, exclusions, unusable_ids)]
+    moments = [*_moments(map(seen, found.records), horizon)]
     moments += _remembered_touches(found, known, {each.record_id for each in moments})
     return JourneyPart(moments, explanations, [*_notes(found.query, known, explanations)])
 
@@ -349,10 +350,10 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
     return JourneyExplanation(f"Order of {tenant}: {amount}", facts, tables, notes)
 
 
-def _moments(records: Sequence[Record], exclusions: Exclusions, unusable_ids: UnusableIds) -> Iterator[JourneyMoment]:
-    found = [each for record in records if isinstance(each := read(record, exclusions, unusable_ids), Seen)]
+def _moments(read_records: Iterable[Seen | Erasure | None], horizon: int) -> Iterator[JourneyMoment]:
+    found = [each for each in read_records if isinstance(each, Seen)]
     repeated = repeats(
-        (f"{each.tenant} {each.anonymous_id}", each.touch)
+        (f"{each.tenant} {each.anonymous_id}", each.received_at - horizon, each.touch)
         for each in found
         if each.touch is not None and each.excluded is None
     )

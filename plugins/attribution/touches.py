@@ -28,9 +28,6 @@ __all__ = [
 CAMPAIGN_FIELDS = ("source", "medium", "name", "term", "content")
 _UTM = {"utm_source": 0, "utm_medium": 1, "utm_campaign": 2, "utm_term": 3, "utm_content": 4}
 
-_LONGEST_RUN = 86_400_000
-"""Milliseconds after which a run ends. No visit is longer, but a client may send one session id for ever."""
-
 _MAX_TEXT = 256  # characters of a touchpoint's field; names are labels for people
 _MAX_PARAMETERS = 500  # parameters of an address that are read
 _MAX_NAME = 60  # characters of a parameter's name, enough for `utm_campaign` with each letter as %xx
@@ -78,22 +75,23 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
 
 def continues(touch: Touch, earlier: Touch) -> bool:
     """Whether a touchpoint continues the run of an earlier one: what it has of campaign and dispatch is the same."""
-    if touch.at - earlier.at >= _LONGEST_RUN:
-        return False
     has_campaign = touch.fields != _NONE
     return (not has_campaign or touch.fields == earlier.fields) and touch.dispatch_id in {None, earlier.dispatch_id}
 
 
-def repeats(touches: Iterable[tuple[str, Touch]]) -> Collection[str]:
-    """The event ids of touchpoints that are no arrivals. Each comes with its visitor, in the order of the journal."""
+def repeats(touches: Iterable[tuple[str, int, Touch]]) -> Collection[str]:
+    """The event ids of touchpoints that are no arrivals, in the order of the journal.
+
+    Each touchpoint comes with its visitor, and with the time from which on touchpoints were remembered when it came.
+    """
     runs: dict[tuple[str, str], list[Touch]] = {}
     found = set()
-    for visitor, touch in touches:
-        if touch.session_id is None:
+    for visitor, since, touch in touches:
+        if touch.session_id is None or touch.at < since:
             continue
         run = runs.setdefault((visitor, touch.session_id), [])
         index = bisect_right(run, touch.order, key=lambda each: each.order)
-        if index and continues(touch, run[index - 1]):
+        if index and run[index - 1].at >= since and continues(touch, run[index - 1]):
             found.add(touch.event_id)
             continue
         if index < len(run) and continues(run[index], touch):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -45,7 +46,8 @@ class Filler:
         page = further.pop("page", None)
         if page is not None:
             context["page"] = page
-        return self._send("Page View", visitor, {}, age, context=context, **further)
+        # In one session, a repeated campaign would be one arrival.
+        return self._send("Page View", visitor, {}, age, context=context, sessionId=str(uuid4()), **further)
 
     def order(self, visitor: str, key: str = "Order Completed", **data: Any) -> str:
         return self._send(key, visitor, data, 0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from tests.support.attribution import Shop, agrees, attributing
-from tests.support.attribution_reference import HOUR, Reference, Rules
+from tests.support.attribution_reference import DAY, HOUR, Reference, Rules
 from tests.support.journals import append
 
 MINUTE = 60_000
@@ -143,13 +143,34 @@ async def test_runs_of_other_sessions_and_visitors_are_separate() -> None:
     assert found == [("a", "mail"), ("a", "mail"), ("b", "mail"), ("a", "ad")]
 
 
-@pytest.mark.parametrize(("pause", "expected"), [(24 * HOUR - 1, 1), (24 * HOUR, 2)])
-async def test_a_run_lasts_less_than_a_day(pause: int, expected: int) -> None:
-    """A client may send one session id for ever."""
+@pytest.mark.parametrize(
+    ("age", "touchpoints"), [(25 * HOUR, [0]), (7 * DAY, [0]), (7 * DAY + 1, []), (14 * DAY, []), (14 * DAY + 1, [1])]
+)
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_a_run_lasts_as_long_as_it_is_remembered(age: int, touchpoints: list[int], in_order: bool) -> None:
+    """The order is direct if the run began before the window, although its session goes on."""
     shop = Shop()
-    records = [shop.touch("a", "mail", age=pause, session=1), shop.touch("a", "mail", session=1)]
-    assert len((await attribution_of([*records, shop.order("a")]))["touchpoints"]) == expected
-    assert len((await attribution_of([*records[::-1], shop.order("a")]))["touchpoints"]) == expected
+    records = [shop.touch("a", "mail", age=age, session=1), shop.touch("a", "mail", age=HOUR, session=1)]
+    body = await attribution_of([*(records if in_order else records[::-1]), shop.order("a")])
+    expected = [records[index].decode()["id"] for index in touchpoints]
+    assert [each["eventId"] for each in body["touchpoints"]] == expected
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from("aab"), st.sampled_from([1, 24, 60])), min_size=1, max_size=12))
+@settings(max_examples=30, deadline=None)
+def test_a_session_of_weeks_has_an_arrival_for_each_change(steps: list[tuple[str, int]]) -> None:
+    """Each campaign comes some hours after the last one. The order follows the last one at once."""
+    shop, events = Shop(), list[tuple[str, Record]]()
+    arrivals: list[tuple[str, int, str]] = []
+    for campaign, hours in steps:
+        shop.now += hours * HOUR
+        events.append((campaign, shop.touch("a", campaign, session=1)))
+        is_known = arrivals and arrivals[-1][0] == campaign and arrivals[-1][1] >= shop.now - 14 * DAY
+        if not is_known:
+            arrivals.append((campaign, shop.now, events[-1][1].decode()["id"]))
+    body = asyncio.run(attribution_of([*(event for _, event in events), shop.order("a")]))
+    expected = [event_id for _, at, event_id in arrivals if at >= shop.now - 7 * DAY]
+    assert [each["eventId"] for each in body["touchpoints"]] == expected
 
 
 async def test_a_run_is_dated_by_its_first_event_although_that_came_last() -> None:

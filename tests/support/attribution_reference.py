@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = ["HOUR", "Reference", "Rules", "amount_of"]
+__all__ = ["DAY", "HOUR", "Reference", "Rules", "amount_of"]
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -354,16 +354,18 @@ class Reference:
         for touch in self._touches:
             if (touch.tenant, touch.visitor) != (tenant, visitor):
                 continue
-            oldest = touch.received - self._rules.window - self._rules.late
-            session = [each for each in found if each.at >= oldest and each.session == touch.session]
-            earlier = [each for each in session if each < touch]
-            later = [each for each in session if each > touch]
-            if touch.at >= oldest and touch.session is not None:
-                if earlier and _is_same_arrival(touch.shown, earlier[-1].shown):
-                    continue
-                if later and _is_same_arrival(later[0].shown, touch.shown):
-                    found.remove(later[0])  # the run began earlier than known so far
-            found = sorted(each for each in [*found, touch] if each.at >= oldest)
+            known = [each for each in found if each.at >= touch.received - self._rules.window - self._rules.late]
+            visit = [each for each in known if each.session == touch.session is not None]
+            latest = max((each for each in visit if each < touch), default=None)
+            if latest is not None and _is_same_arrival(touch.shown, latest.shown):
+                continue
+            found = known
+            if touch.at < touch.received - self._rules.window - self._rules.late:
+                continue
+            following = min((each for each in visit if each > touch), default=None)
+            if following is not None and _is_same_arrival(following.shown, touch.shown):
+                found.remove(following)  # this event came late, and is the first of that run
+            found = sorted([*found, touch])
             if len(found) > self._rules.max_touches:
                 del found[1]
         return found
@@ -459,12 +461,7 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_same_arrival(event: Mapping[str, Any], touch: Mapping[str, Any]) -> bool:
-    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session.
-
-    A run lasts less than 24 hours.
-    """
-    if _moment(event["at"]) - _moment(touch["at"]) >= 24 * HOUR:
-        return False
+    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session."""
     campaign, dispatch = [event[name] for name in FIELDS], event["dispatchId"]
     same_campaign = not any(campaign) or campaign == [touch[name] for name in FIELDS]
     same_dispatch = dispatch is None or dispatch == touch["dispatchId"]
