@@ -40,12 +40,19 @@ class Campaign(NamedTuple):
 
     @property
     def label(self) -> str:
-        """One text for people. It tells a campaign from the rows of the other kinds, and where a field is missing."""
+        """One text for people. Campaigns with other fields have another text, and so have the rows of other kinds."""
         if self.kind != "campaign":
             return _LABELS[self.kind]
         last = max((index for index, field in enumerate(self.fields) if field), default=-1)
-        text = " / ".join(field or _MISSING for field in self.fields[: last + 1]) or _NOT_SET
-        return f'"{text}"' if last >= 0 and text in _RESERVED else text
+        shown = [self._shown(field) if field else _MISSING for field in self.fields[: last + 1]]
+        return " / ".join(shown) or _NOT_SET
+
+    def _shown(self, field: str) -> str:
+        """The field, in quotation marks if the label would otherwise look like that of other fields."""
+        is_like_several = len(self.fields) > 1 and (field == _MISSING or " /" in field or "/ " in field)
+        if is_like_several or field in _RESERVED or field.startswith('"'):
+            return '"' + field.replace('"', '""') + '"'
+        return field
 
 
 DIRECT, OTHERS, TOTAL = Campaign("direct"), Campaign("others"), Campaign("total")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, localcontext
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
@@ -15,6 +16,10 @@ __all__ = ["BY", "Report", "Row", "amount_of", "divide", "number", "ranked"]
 _Shares = tuple[tuple[Campaign, Decimal], ...]
 BY = {name: (name,) for name in ("source", "medium", "name")} | {"campaign": ("source", "medium", "name")}
 """The fields of touchpoints by which the report groups."""
+
+_SUMS = ("orders", "revenue", "reversed")
+_CENT = Decimal("0.01")
+_FINE = 6  # decimals of sums that count: the page's sums of floats have no more, and both show the same cents
 
 
 class Row(NamedTuple):
@@ -118,10 +123,33 @@ class Report:
 
 
 def ranked(rows: Iterable[Row]) -> list[Row]:
-    """The rows by currency, then by net revenue and orders, the largest first. `OTHERS` comes last in a currency."""
-    return sorted(
-        rows, key=lambda row: (row.currency or "", row.campaign == OTHERS, -row.net, -row.orders, row.campaign.label)
-    )
+    """The rows by currency, then by net revenue and orders, the largest first. `OTHERS` comes last in a currency.
+
+    Amounts are in cents, and orders in hundredths. In each currency they add up to the rounded sums of all.
+    """
+    found: list[Row] = []
+    with localcontext(EXACT):
+        fine = [row._replace(**{name: round(getattr(row, name), _FINE) for name in _SUMS}) for row in rows]
+        fine.sort(
+            key=lambda row: (
+                row.currency or "", row.campaign == OTHERS, row.reversed - row.revenue, -row.orders, row.campaign.label,
+            )
+        )  # fmt: skip
+        for _, some in groupby(fine, key=lambda row: row.currency):
+            block = [*some]
+            columns = (_in_cents([getattr(row, name) for row in block]) for name in _SUMS)
+            for row, orders, revenue, reversed_ in zip(block, *columns, strict=True):
+                found.append(Row(row.campaign, row.currency, orders, revenue, reversed_, revenue - reversed_))
+    return found
+
+
+def _in_cents(amounts: Sequence[Decimal]) -> list[Decimal]:
+    """The amounts rounded down, and then up by a cent where most is missing, so that their sum is the rounded sum."""
+    found = [amount.quantize(_CENT, ROUND_FLOOR) for amount in amounts]
+    missing = (round(sum(amounts, Decimal(0)), 2) - sum(found)) / _CENT
+    for index in sorted(range(len(found)), key=lambda index: found[index] - amounts[index])[: int(missing)]:
+        found[index] += _CENT
+    return found
 
 
 def amount_of(value: Mapping[str, Any]) -> Decimal | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from io import StringIO
@@ -20,7 +22,8 @@ _BAR = 24
 _CURRENCY = 3  # columns for the currency above the bars
 _NAME = 12  # columns that a campaign's name always gets; columns of numbers are left out for it
 _LARGE = Decimal(10) ** 12
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets treat wide characters alike
+_JOINERS = "\u200c\u200d"  # Persian and Indian scripts need them
+_FORMULA = re.compile(rf"[\s{_JOINERS}]*[=+\-@＝＋－＠]")  # noqa: RUF001 - spreadsheets treat wide characters alike
 
 
 def json_lines(rows: Sequence[Row], by: str) -> Iterator[str]:
@@ -54,8 +57,8 @@ def _csv_line(cells: Sequence[Any]) -> str:
 
 def _harmless(text: str) -> str:
     """A text that a spreadsheet does not run. Callers choose it, so an apostrophe before a formula disables it."""
-    text = printable(text)
-    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text
+    text = "".join(each if each in _JOINERS or unicodedata.category(each) == "Zs" else printable(each) for each in text)
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def table(rows: Sequence[Row], by: str, width: int) -> Iterator[str]:

@@ -23,7 +23,7 @@ from .campaigns import DIRECT, DIRECT_DIGEST, OTHERS, OTHERS_DIGEST, Campaign, F
 from .marks import DecidedOrder
 from .models import MODELS, Model, weights
 from .record_size import MAX_ORDER
-from .report import Row, ranked
+from .report import Report, Row, ranked
 
 __all__ = [
     "DAY",
@@ -290,12 +290,16 @@ def merge(entries: Sequence[Entry]) -> Entry | None:
 def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
     """The rows of the report by this model."""
     index = MODELS.index(model)
-    rows = []
+    rows: dict[tuple[str, str | None], Row] = {}
     for each in sums:
+        campaign = _campaign(each.campaign)
         orders, revenue, reversed_ = (_decimal(column[index]) for column in _columns(each))
         if orders:  # 0 if the campaign has no share by this model, or all its orders were superseded
-            rows.append(Row(_campaign(each.campaign), each.currency, orders, revenue, reversed_, revenue - reversed_))
-    return ranked(rows)
+            key = campaign.label, each.currency
+            row = Row(campaign, each.currency, orders, revenue, reversed_, revenue - reversed_)
+            # A campaign that an earlier version counted under its text has no second row.
+            rows[key] = Report.total([row, rows[key]])._replace(campaign=campaign) if key in rows else row
+    return ranked(rows.values())
 
 
 def _campaign(name: _Name) -> Campaign:

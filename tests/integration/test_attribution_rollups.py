@@ -239,6 +239,8 @@ async def test_the_rollups_of_an_earlier_version_are_read(tmp_path: Path) -> Non
     )  # fmt: skip
     change = reversal_change("shop", mark, msgspec.structs.replace(mark, reversed="4", reversals=1))
     assert change is not None
+    shop = Shop()
+    visit = shop.event("Page View", "v", context={"campaign": {"source": "google", "medium": "cpc"}})
     async with attributing(tmp_path, RULES) as attribution:
         state = attribution.backend.store.begin(START, step=True)
         day = f"day:{START // DAY}"
@@ -254,3 +256,8 @@ async def test_the_rollups_of_an_earlier_version_are_read(tmp_path: Path) -> Non
                 ("google / cpc", "EUR", "1.00", "10.00", "4.00", "6.00"),
             ]
         )
+        order = shop.event("Order Completed", "v", {"order_id": "o", "revenue": 5, "currency": "EUR"})
+        await attribution.append([visit, order])
+        await attribution.work_off(repeat(10), START)
+        row = ("google / cpc", "EUR", "2.00", "15.00", "4.00", "11.00")  # one row, although its fields are known now
+        assert row in await on_the_page(attribution, START, tenant="shop")
