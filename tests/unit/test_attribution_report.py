@@ -79,7 +79,7 @@ class Ledger:
         cause = f"refund-{len(self.records)}"
         amount = None if revenue is None else Decimal(str(revenue))
         asked = Refund("shop", self._orders[index].order_id, cause, AT, "refund", amount, None, None)
-        found = reverse(asked, self._marks[index], WHOM, AT)
+        found = reverse(asked, self._marks[index], WHOM)
         assert found is not None
         self.records.append(found[0].decode())
         self._marks[index] = found[1]
