@@ -223,14 +223,6 @@ async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> Async
         if not records:
             return
         for record in records:
-            if record.type in {"attribution", "attribution_reversal"} and record.at >= since:
-                body = record.decode()
-                if _decided_at(body, record.at) >= since:
-                    yield body
+            if record.type in {"attribution", "attribution_reversal"} and record.received_at() >= since:
+                yield record.decode()
         after = records[-1].position
-
-
-def _decided_at(body: dict[str, Any], at: int) -> int:
-    """The time of a decision about an event from a file may be long before its record of the time `at`."""
-    decided_at = times.parse_time(body["decidedAt"])
-    return at if decided_at is None else min(decided_at, at)

@@ -131,10 +131,9 @@ class AttributionConsumer(Consumer):
                     await journeys.forget(each.tenant, each.anonymousIds, each.userId)
                 else:
                     await self._apply(each, step, changes)
-                    if each.is_imported and len(step.records) > before:
-                        # The journal is in the order of its times, and an event from a file may be old.
-                        now = records[index].at
-                        step.records[before:] = [msgspec.structs.replace(new, at=now) for new in step.records[before:]]
+                    # The journal is in the order of its times, and what decided an order from a file may be old.
+                    now = records[index].at
+                    step.records[before:] = [msgspec.structs.replace(new, at=now) for new in step.records[before:]]
                 size += length_of(step.records[before:])
                 # An order may have read megabytes of touchpoints.
                 if size > _MOST_NEW or (len(step.records) > before and step.state.size > _MOST_STATE):
@@ -206,7 +205,7 @@ class AttributionConsumer(Consumer):
         self.tally.order("attributed" if candidates.touches else "direct")
         for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
             if mark.trusts(refund):
-                mark = await self._reversed(refund, mark, step, order.received_at, changes)
+                mark = await self._reversed(refund, mark, step, changes)
             else:
                 await self._ignore(refund, step)
         await marks.set(order, mark)
@@ -239,7 +238,7 @@ class AttributionConsumer(Consumer):
         if not mark.trusts(refund):
             await self._ignore(refund, step)
             return
-        after = await self._reversed(refund, mark, step, refund.received_at, changes)
+        after = await self._reversed(refund, mark, step, changes)
         if after is not mark:
             await marks.set(refund, after)
         if refund.signed and mark.signed is False:
@@ -258,9 +257,7 @@ class AttributionConsumer(Consumer):
                 extra=_about(refund),
             )  # fmt: skip
 
-    async def _reversed(
-        self, refund: Refund, mark: DecidedOrder, step: Step, decided_at: int, changes: list[Change]
-    ) -> DecidedOrder:
+    async def _reversed(self, refund: Refund, mark: DecidedOrder, step: Step, changes: list[Change]) -> DecidedOrder:
         """Append the reversal, if the refund makes one. Returns the new mark of the order."""
         if mark.has_reversed(refund):
             self.tally.reversal("repeated")
@@ -284,7 +281,7 @@ class AttributionConsumer(Consumer):
             self.tally.reversal("too_many")
             await UntrustedRecords(step.state).add(refund, is_excess=True)
             return mark
-        reversal = reverse(refund, mark, await People(step.state, self._rules.order_memory).of(mark), decided_at)
+        reversal = reverse(refund, mark, await People(step.state, self._rules.order_memory).of(mark))
         if reversal is None:
             self.tally.reversal("nothing_left")
             return mark

@@ -135,11 +135,10 @@ def _named(ids: Sequence[str]) -> Sequence[str]:
     return ids if len(ids) <= _MOST_NAMED else [ids[0], *[""] * (len(ids) - 2), ids[-1]]
 
 
-def reverse(refund: Refund, mark: DecidedOrder, whom: Whom, decided_at: int) -> tuple[Record, DecidedOrder] | None:
+def reverse(refund: Refund, mark: DecidedOrder, whom: Whom) -> tuple[Record, DecidedOrder] | None:
     """The reversal that a refund or cancellation makes of a decided order, and the new mark.
 
-    None if it reverses nothing, because its amount is 0 or nothing is left. `decided_at` is the receipt of the refund
-    or of the order, whichever came later.
+    None if it reverses nothing, because its amount is 0 or nothing is left.
     """
     if mark.is_reversed:
         return None
@@ -149,7 +148,7 @@ def reverse(refund: Refund, mark: DecidedOrder, whom: Whom, decided_at: int) -> 
         return None
     kind = "public-reversal" if mark.signed is False else "reversal"  # a signed refund may reverse a signed order too
     name = f"{kind}:{refund.event_id}"
-    record = _reversal(name, refund, mark, whom, amount, reason=refund.reason, decided_at=decided_at)
+    record = _reversal(name, refund, mark, whom, amount, reason=refund.reason)
     after = mark
     if refund.refund_id is not None:
         kept = "refund_ids" if refund.signed else "public_refund_ids"
@@ -172,7 +171,7 @@ def supersede(order: Order, mark: DecidedOrder, whom: Whom) -> Record:
     It reverses the rest of the value, which may be nothing. It says that the order no longer counts.
     """
     name = f"superseded:{order.event_id}"
-    return _reversal(name, order, mark, whom, _left(mark), reason="superseded", decided_at=order.received_at)
+    return _reversal(name, order, mark, whom, _left(mark), reason="superseded")
 
 
 def _left(mark: DecidedOrder) -> Decimal | None:
@@ -192,9 +191,13 @@ def _reversal(
     amount: Decimal | None,
     *,
     reason: str,
-    decided_at: int,
 ) -> Record:
-    """The record of a reversal. Its id is made from `name`."""
+    """The record of a reversal. Its id is made from `name`.
+
+    Files may have a refund that was received before its order, or was stored after it. No reversal is older than its
+    attribution.
+    """
+    decided_at = max(cause.received_at, mark.at)
     value: dict[str, Any] = {"revenue": None, "total": None, "currency": mark.currency}
     whole = worth(mark.revenue, mark.total)
     if whole is not None and amount is not None:

@@ -68,8 +68,6 @@ class Seen(NamedTuple):
     """The refund or cancellation that it makes."""
     amounts_ignored: int
     """The number of its amounts that are too large to count."""
-    is_imported: bool = False
-    """Whether it is from a file. Its times are its own, and not the times of the journal."""
 
 
 class _Mark(msgspec.Struct, gc=False):
@@ -160,7 +158,7 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
         return None
     return Seen(
         envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
-        user_id, order, refund, amounts_ignored, envelope.endpoint == Endpoint.IMPORT.value,
+        user_id, order, refund, amounts_ignored,
     )  # fmt: skip
 
 

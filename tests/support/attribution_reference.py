@@ -208,7 +208,7 @@ class Reference:
             if order["signed"] and not each.refund["signed"]:
                 self.reversals["untrusted"] += 1
             else:
-                self._reverse(each.refund, self._decided[self._order_name(order)], order["receivedAt"])
+                self._reverse(each.refund, self._decided[self._order_name(order)])
 
     def _supersede(self, superseded: _Decided, order: Mapping[str, Any]) -> None:
         """A signed order replaces one of a public key. The rest of the replaced order is reversed."""
@@ -221,7 +221,7 @@ class Reference:
             {
                 "type": "attribution_reversal",
                 "tenant": order["tenant"],
-                "decidedAt": order["receivedAt"],
+                "decidedAt": max(order["receivedAt"], superseded.order["receivedAt"]),
                 **_order_of(superseded),
                 "reason": "superseded",
                 "value": {
@@ -239,7 +239,7 @@ class Reference:
         if is_less_trusted or (self._rules.orders == "signed" and not refund["signed"]):
             self.reversals["untrusted"] += 1
         elif decided is not None:
-            self._reverse(refund, decided, refund["receivedAt"])
+            self._reverse(refund, decided)
             if refund["signed"] and not decided.order["signed"]:
                 self._wait(refund, applied=True)
         elif self._order_id(refund) is None:
@@ -259,7 +259,7 @@ class Reference:
         self._waiting[self._order_name(refund)] = [*waiting, _Waiting(refund, applied)]
         return "waiting"
 
-    def _reverse(self, refund: Mapping[str, Any], decided: _Decided, decided_at: str) -> None:
+    def _reverse(self, refund: Mapping[str, Any], decided: _Decided) -> None:
         refund_id = self._refund_id(refund)
         trusted = [True] if refund["signed"] else [True, False]
         if refund_id is not None and any((refund_id, signed) in decided.refund_ids for signed in trusted):
@@ -293,7 +293,7 @@ class Reference:
             {
                 "type": "attribution_reversal",
                 "tenant": refund["tenant"],
-                "decidedAt": decided_at,
+                "decidedAt": max(refund["receivedAt"], decided.order["receivedAt"]),
                 **_order_of(decided),
                 "reason": "refund" if refund["key"] == "Order Refunded" else "cancel",
                 "value": {"revenue": None, "total": None, "currency": _currency_as_sent(decided.order), by: amount},
