@@ -20,6 +20,7 @@ from .models import MODELS, Model, weights
 from .people import Whom
 from .record_size import (
     MAX_ATTRIBUTION,
+    MAX_NAMED,
     MAX_PUBLIC_REVERSAL,
     MAX_REVERSAL,
     bounded,
@@ -40,9 +41,6 @@ MAX_REFUND_IDS = 1000
 
 MAX_PUBLIC_REVERSALS = 100
 """Reversals of an order that public keys can cause. Each is a record, and a stranger can refund a cent at a time."""
-
-_MOST_NAMED = 12
-"""Touchpoints of an order whose ids its mark keeps, and whose credits each reversal repeats for all models."""
 
 
 class Decision(NamedTuple):
@@ -132,7 +130,7 @@ def _decide(order: Order, candidates: Candidates, model: Model, window: int, hal
 
 
 def _named(ids: Sequence[str]) -> Sequence[str]:
-    return ids if len(ids) <= _MOST_NAMED else [ids[0], *[""] * (len(ids) - 2), ids[-1]]
+    return ids if len(ids) <= MAX_NAMED else [ids[0], *[""] * (len(ids) - 2), ids[-1]]
 
 
 def reverse(refund: Refund, mark: DecidedOrder, whom: Whom) -> tuple[Record, DecidedOrder] | None:
@@ -220,7 +218,7 @@ def _reversal(
         "cause": cause.event_id,
         "model": mark.model,
         "touchpoint": whom.touchpoint,
-        "credits": credits_ if len(ids) <= _MOST_NAMED else _only_short(credits_),
+        "credits": credits_ if len(ids) <= MAX_NAMED else _only_short(credits_),
         **({"erased": True} if whom.is_forgotten else {}),
     }
     most = MAX_REVERSAL if cause.signed else MAX_PUBLIC_REVERSAL

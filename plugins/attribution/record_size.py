@@ -16,6 +16,7 @@ from .touches import CAMPAIGN_FIELDS
 __all__ = [
     "MAX_ATTRIBUTION",
     "MAX_CREDITED",
+    "MAX_NAMED",
     "MAX_ORDER",
     "MAX_PUBLIC_REVERSAL",
     "MAX_REVERSAL",
@@ -35,13 +36,15 @@ MAX_PUBLIC_REVERSAL = 3000
 """The same for a refund or cancellation of a public key: a stranger can send many small ones."""
 MAX_CREDITED = 1 << 10
 """Bytes of an order's touchpoint that the state keeps for its reversals."""
+MAX_NAMED = 12
+"""Touchpoints of an order whose ids its mark keeps, and whose credits each reversal repeats for all models."""
 _MAX_TOUCHPOINT = 4 << 10  # bytes of `touchpoint` in a shortened attribution
 _MAX_ID = 256  # bytes of an order id or user id in JSON
 _SHORT = _MAX_ID // 6  # so many characters never take more bytes, because JSON needs at most six for one
 _NO_TEXTS = dict.fromkeys((*CAMPAIGN_FIELDS, "dispatchId"))
 _ID = 36  # characters of an event id
 _KEPT = 32  # characters of a longer order id
-_DECIMALS = 12  # of weights in a shortened attribution
+_DECIMALS = 12  # of weights in a shortened attribution, unless reversals repeat them
 
 encode = msgspec.json.Encoder().encode
 
@@ -98,11 +101,12 @@ def _shortened(body: Mapping[str, Any], weights: Sequence[float]) -> dict[str, A
     """
     whole = body["touchpoints"]
     forms: list[dict[str, Any]] = [{"eventId": each["eventId"]} for each in whole]
+    decimals = _DECIMALS if len(forms) > MAX_NAMED else None
     found = {
         **body,
         "touchpoint": body["touchpoint"] and bounded(body["touchpoint"], _MAX_TOUCHPOINT),
         "credits": {
-            model: [each | {"weight": round(each["weight"], _DECIMALS)} for each in shares]
+            model: [each if decimals is None else each | {"weight": round(each["weight"], decimals)} for each in shares]
             for model, shares in body["credits"].items()
         },
         "touchpoints": forms,

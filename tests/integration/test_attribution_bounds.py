@@ -357,6 +357,23 @@ def test_records_are_small_whatever_a_public_key_sends(data: st.DataObject) -> N
         assert reversal["credits"]["last_touch"] == public["credits"]["last_touch"]
 
 
+@pytest.mark.parametrize("visits", [3, 12])
+async def test_a_reversal_repeats_the_credits_of_a_shortened_attribution(visits: int) -> None:
+    shop = Shop()
+    long_text = "\x01" * 250
+    texts = dict.fromkeys(["source", "medium", "name", "term"], long_text)
+    campaigns = [{**texts, "content": f"{number}{long_text}"} for number in range(visits)]
+    records = [
+        shop.event("Page View", "v", age=visits - number, context={"campaign": campaign})
+        for number, campaign in enumerate(campaigns)
+    ]
+    order = shop.event("Order Completed", "v", {"order_id": "o", "total": 100}, signed=True)
+    refund = shop.event("Order Refunded", "v", {"order_id": "o", "total": 1}, signed=True)
+    attribution, reversal = await decided([*records, order, refund], Rules())
+    assert ("shortened" in attribution) == (visits == 12)
+    assert reversal["credits"] == attribution["credits"]
+
+
 async def test_a_large_record_keeps_each_campaign_once() -> None:
     """The report has the campaigns of all touchpoints, also where a record has no room for all of their members."""
     shop = Shop()
