@@ -28,8 +28,6 @@ from tests.support.redis_cluster import RedisCluster, redis_cluster
 
 SEEDS = int(os.environ.get("INGESTD_CLUSTER_SEEDS", "2"))
 EVENTS = 3  # of a schedule
-BACK = 10.0
-"""The seconds within which others do the work of a daemon that died."""
 
 KILL_DAEMON, STOP_DAEMON, KILL_PRIMARY, KILL_REPLICA, FAIL_OVER = "kill", "stop", "primary", "replica", "fail over"
 OF_DAEMONS = (KILL_DAEMON, STOP_DAEMON)
@@ -76,7 +74,7 @@ class Run:
 
     def _end_daemon(self, number: int, *, kill: bool) -> None:
         """End a daemon, wait until the others do its work, and start it again."""
-        self.shop.cluster.settle()  # the ten seconds are those of a daemon, not of a node
+        self.shop.cluster.settle()  # the wait is for a daemon, whose leases last 8 seconds, not for a node
         daemon = self.daemons[number]
         if kill:
             daemon.kill()
@@ -92,11 +90,11 @@ class Run:
             orders[tenant] = order = f"{tenant} awaited {next(self._numbers)}"
             self._send(number, tenant, order, key="Page View", data={}, dispatchId="mail")
             self._send(number, tenant, order, key="Order Completed", data={"order_id": order, "revenue": 40})
-        wait_until(lambda: {*orders.values()} <= {each["orderId"] for each in derived(self.shop)}, BACK)
+        wait_until(lambda: {*orders.values()} <= {each["orderId"] for each in derived(self.shop)})
 
     def _send(self, number: int, tenant: str, order: str, **members: Any) -> None:
         message = f"{order} {members['key']}"
-        wait_until(lambda: post(self.daemons[number], tenant, order, messageId=message, **members) == 200, BACK)
+        wait_until(lambda: post(self.daemons[number], tenant, order, messageId=message, **members) == 200)
 
 
 def derived(shop: ClusterShop) -> list[dict[str, Any]]:

@@ -117,6 +117,11 @@ def stored(watched: WatchedRedis, backend: RedisBackend) -> int:
         return len(entries_of_journal(client, "shop:"))
 
 
+def bodies(taken: Sequence[Record]) -> set[bytes]:
+    """A step whose commit failed is repeated, so its records may be there more than once."""
+    return {each.body for each in taken}
+
+
 def record(text: str) -> Record:
     return Record("event", NOW, text.encode())
 
@@ -165,7 +170,7 @@ async def test_a_new_primary_without_replicas_answers_events_and_consumers_wait(
     taken: list[Record] = []
     async with opened(watched, grace=LONG) as backend, running(backend, Taker(taken), patience=LONG):
         await append(backend, [record("before")])
-        await until(lambda: len(taken) == 1)
+        await until(lambda: bodies(taken) == {b"before"})
         primary, replicas = watched.primary, watched.replicas
         replicas[1].kill()
         primary.kill()
@@ -173,12 +178,12 @@ async def test_a_new_primary_without_replicas_answers_events_and_consumers_wait(
         await until(lambda: backend.problem() is None, LONG)
         await append(backend, [record(f"{n}") for n in range(3)])
         await asyncio.sleep(3 * TIMEOUT)
-        assert len(taken) == 1, "a second failover could take the records back"
+        assert bodies(taken) == {b"before"}, "a second failover could take the records back"
         assert backend.journal.unreplicated == 3
         found = {each.name: each for each in await backend.describe_server()}["replicas"]
         assert (found.status, "sinks and attribution wait" in found.text) == ("unavailable", True)
         await asyncio.to_thread(watched.reunite)
-        await until(lambda: len(taken) == 4, LONG)
+        await until(lambda: bodies(taken) == {b"before", b"0", b"1", b"2"}, LONG)
         assert backend.journal.unreplicated == 0
 
 

@@ -178,6 +178,8 @@ def test_two_tabs_have_one_visitor_and_send_every_event_once(browser: AnyBrowser
     wait_until(lambda: sorted(numbers(shop, place)) == list(range(10)))
     assert len({record["anonymousId"] for record in arrived(shop, place)}) == 1
     tabs[0].evaluate("ingestd.reset()")
+    # The tabs may be in two processes of the browser, which learn of each other's storage a moment later.
+    tabs[1].wait_for(f"ingestd.anonymousId() === '{tabs[0].evaluate('ingestd.anonymousId()')}'")
     click(tabs[1], 10)
     wait_until(lambda: 10 in numbers(shop, place))
     assert len({record["anonymousId"] for record in arrived(shop, place)}) == 2
