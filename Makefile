@@ -14,7 +14,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-client browser-types screenshots clean
+.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi surface browser-client browser-types screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -85,6 +85,10 @@ man: .venv/installed-for-tests
 # The static OpenAPI document, after a change of schemas, answers or the version.
 openapi: .venv/installed
 	@$(BIN)/python -m scripts.openapi
+
+# The list of all that others can name, after a change of an option, hook, metric, command, answer, or name of the API.
+surface: .venv/installed
+	@$(BIN)/python -m scripts.surface
 
 # The browser client's files, after a change of its sources.
 browser-client: .venv/installed $(SDKS)/node_modules/installed
