@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
-from typing import Any
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from ingestd import __version__
 from ingestd.api.hookspecs import Run
 from ingestd.api.nearest import nearest
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
 
-from .commands import OfflineRun
+__all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 
-__all__ = ["CommandLine", "add_configuration"]
+JSON, JSON_LINES = "print one JSON object", "print one JSON object a line"
+"""The help of `--json`."""
 
 _EXAMPLES = (
     "ingestd check",
@@ -20,6 +25,23 @@ _EXAMPLES = (
     "ingestd keys create --kind public --tenant shop",
     "ingestd events export --type event --since 2h",
 )
+
+
+class Command(NamedTuple):
+    """A command of ingestd or of an extension. It runs with configuration and plugins, and opens what it needs."""
+
+    words: str
+    """Its name, such as "store copy"."""
+    run: str
+    """Its function, as "module:function". The module is imported when the command runs: importing the daemon takes
+    longer than most commands run.
+    """
+    help: str
+    examples: Sequence[str]
+    """Whole command lines."""
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    json: str = ""
+    """The help of its option `--json`. Without a text it has none."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,14 +90,15 @@ class CommandLine:
         """Add `ingestd GROUP NAME`, which runs with an open store."""
         return self._add(group, name, help, examples, run=run, needs_store=True)
 
-    def add_offline(
-        self, group: str, name: str, run: OfflineRun, *, help: str, examples: Sequence[str]
-    ) -> argparse.ArgumentParser:
-        """Add `ingestd GROUP NAME`, or `ingestd NAME` with an empty group. It runs with configuration and plugins only.
-
-        A group may have two words.
-        """
-        return self._add(group, name, help, examples, run=run, needs_store=False)
+    def add_all(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            group, _, name = command.words.rpartition(" ")
+            run = partial(_run, command.run)
+            parser = self._add(group, name, command.help, command.examples, run=run, needs_store=False)
+            if command.add_arguments is not None:
+                command.add_arguments(parser)
+            if command.json:
+                parser.add_argument("--json", action="store_true", help=command.json)
 
     def _add(
         self, group: str, name: str, help: str, examples: Sequence[str], **defaults: Any
@@ -103,6 +126,10 @@ class CommandLine:
         if group:
             self._headings[group].help = ", ".join(self._commands[group].choices)
         return parser
+
+
+def _run(target: str, arguments: argparse.Namespace, config: Config, plugins: Plugins) -> Any:
+    return pkgutil.resolve_name(target)(arguments, config, plugins)
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

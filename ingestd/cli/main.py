@@ -103,7 +103,7 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
         if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
-                from .check.command import refuse  # here, for the reason in `commands`
+                from .check.command import refuse  # here: few commands need it
 
                 refuse(known.config, known.set, as_json="--json" in argv)
             _check_command(argv, known.config)

@@ -3,6 +3,9 @@
 Plugins are entry points of the group `ingestd`; this includes the built-in plugins. The plugins in `[plugins] enabled`
 and `also` are loaded. If none of them offers the scheme of `[store] url` or `[journal] url`, or the type of a sink, the
 plugin with the name of that scheme or type is loaded too.
+
+Extensions are entry points of the group `ingestd.extensions`. They belong to every installation and have no options, so
+each configuration has all of them, after the plugins.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -79,6 +83,9 @@ class _Offered(NamedTuple):
     point: EntryPoint
     distribution: str
     version: str
+
+
+_EXTENSIONS = f"{HOOK_NAMESPACE}.extensions"
 
 
 def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
@@ -232,9 +239,16 @@ def _make(factory: Any, options: Options | None, config: Config) -> object:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
+@cache
+def _extensions() -> dict[str, object]:
+    return {f"{_EXTENSIONS}.{point.name}": point.load() for point in entry_points(group=_EXTENSIONS)}
+
+
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
+    for name, extension in _extensions().items():
+        manager.register(extension, name)
     for plugin in reversed([*loaded]):  # pluggy calls the last registered plugin first
         try:
             manager.register(plugin.instance, plugin.name)

@@ -25,12 +25,12 @@ from ingestd.api.privacy import Person
 from ingestd.api.store import Field, State, Store, state_key
 from ingestd.api.times import now
 from ingestd.api.unusable_ids import UnusableIds
-from ingestd.cli.forget.command import Forgetting
-from ingestd.cli.forget.traces import Traces
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.plugins.auth.keys import KeysPlugin
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
+from ingestd.plugins.tools.forget.command import Forgetting
+from ingestd.plugins.tools.forget.traces import Traces
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import CommandError
 from ingestd.api.times import format_time
-from ingestd.cli.importing.importer import Importer
+from ingestd.plugins.tools.importing.importer import Importer
 from tests.support.import_target import Target
 from tests.support.imports import lines_of, message, written
 
@@ -153,7 +153,7 @@ def test_the_copies_of_an_interrupted_import_are_marked_by_the_next_one(
     target, files = Target(tmp_path, "target"), written(tmp_path, [visit(1, "v", "news"), order(2, "v")])
     target.take(files, tenant="shop")
     with monkeypatch.context() as patched:
-        patched.setattr("ingestd.cli.importing.former_copies.completed", interrupt)
+        patched.setattr("ingestd.plugins.tools.importing.former_copies.completed", interrupt)
         with pytest.raises(KeyboardInterrupt):
             target.take(files, tenant="shop", state=True)
     assert len(target.exported()) == 4
@@ -248,7 +248,7 @@ def test_many_files_whose_times_overlap(tmp_path: Path, monkeypatch: pytest.Monk
         written(folder, [visit(number, f"v-{number}", "news"), order(100 + number, f"v-{number}")], f"{number}.jsonl")
     target.take(folder, tenant="shop", state=True)
     assert [each["touchpoint"]["source"] for each in target.attribute()] == ["news"] * 60
-    monkeypatch.setattr("ingestd.cli.importing.time_order._MOST_OPEN", 59)
+    monkeypatch.setattr("ingestd.plugins.tools.importing.time_order._MOST_OPEN", 59)
     with pytest.raises(CommandError, match="the times of more than 59 files overlap"):
         target.take(folder, tenant="shop", state=True)
 

@@ -158,7 +158,7 @@ def test_a_line_without_an_end_takes_no_memory(
         packed.write(b"\n" + lines_of([message(2)]))
     for bound, imported in ((None, 2), (1 << 20, 2)):
         if bound is not None:
-            monkeypatch.setattr("ingestd.cli.importing.lines._ENDLESS", bound)
+            monkeypatch.setattr("ingestd.plugins.tools.importing.lines._ENDLESS", bound)
         tracemalloc.start()
         with pytest.raises(CommandError):
             target.take(file, tenant="shop")

@@ -22,16 +22,16 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.store import Field, state_key
 from ingestd.api.times import now
-from ingestd.cli.moving.journals import records_of, set_cursors
-from ingestd.cli.moving.regrouped_comparison import compare_regrouped
-from ingestd.cli.moving.regrouped_copy import RegroupedCopy
-from ingestd.cli.moving.sides import Side, open_sides
 from ingestd.config import parse_config
 from ingestd.delivery.batch_plan import BatchPlan, save_plan
 from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_letter
 from ingestd.delivery.operator_commands import Discard, give_command
 from ingestd.delivery.progress import Progress, load_progress, save_progress
 from ingestd.hooks.loader import load_plugins
+from ingestd.plugins.tools.moving.journals import records_of, set_cursors
+from ingestd.plugins.tools.moving.regrouped_comparison import compare_regrouped
+from ingestd.plugins.tools.moving.regrouped_copy import RegroupedCopy
+from ingestd.plugins.tools.moving.sides import Side, open_sides
 from ingestd.storage.partitions import index_of_tenant
 from tests.support.partitioned_backend import PartitionedBackend
 
@@ -308,7 +308,7 @@ async def test_a_sink_with_work_that_is_not_done(tmp_path: Path) -> None:
 
 
 async def test_more_new_records_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.cli.moving.regrouped_copy._MARGIN", 3)
+    monkeypatch.setattr("ingestd.plugins.tools.moving.regrouped_copy._MARGIN", 3)
     async with two_and_one(tmp_path) as (shop, source, target):
         with closing(RegroupedCopy(source, target, PLUGINS, quiet=True)) as run:
             await run.prepare()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
+import pkgutil
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,12 @@ def test_the_examples_in_the_help_parse(name: str) -> None:
         assert line.startswith(name)
         if name in COMMANDS:
             assert parsed.run is COMMANDS[name].get_default("run")
+
+
+def test_each_function_that_is_imported_later_exists() -> None:
+    later = [run.args[0] for parser in COMMANDS.values() if isinstance(run := parser.get_default("run"), partial)]
+    assert len(later) > 20
+    assert all(inspect.iscoroutinefunction(pkgutil.resolve_name(target)) for target in later)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

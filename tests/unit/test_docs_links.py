@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.cli import commands
-from ingestd.cli.command_line import CommandLine
-from ingestd.plugins.attribution import commands as attribution_commands
-from ingestd.plugins.auth import key_commands
+from tests.unit.test_command_line import CLI
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,15 +39,11 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_shown_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cli = CommandLine()
-    commands.register(cli)
-    key_commands.register(cli)
-    attribution_commands.register(cli)
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     shown = [line for block in blocks for line in re.findall(r"^ingestd ([^|#>\n]+)", block, re.MULTILINE)]
     for line in shown:
         if "…" not in line and "$" not in line:
-            arguments = cli.parser.parse_args(shlex.split(re.sub(r"\bID\b", "some-id", line)))
+            arguments = CLI.parser.parse_args(shlex.split(re.sub(r"\bID\b", "some-id", line)))
             assert arguments.run is not None
 
 

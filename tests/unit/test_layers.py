@@ -1,9 +1,10 @@
-"""Imports point from upper layers to lower layers, and plugins import `ingestd.api` only."""
+"""Imports point from upper layers to lower layers. Plugins import `ingestd.api` only, extensions all of the kernel."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -98,11 +99,29 @@ def test_a_core_module_imports_no_plugin_and_names_none(module: str) -> None:
     assert not [text for text in texts if isinstance(text, str) and "ingestd.plugins" in text]
 
 
-@pytest.mark.parametrize("module", PLUGINS)
+EXTENSIONS = {point.value for point in entry_points(group="ingestd.extensions")}
+"""Packages in the tree that may read all of the kernel, such as the commands that move data."""
+
+
+def is_of_extension(module: str) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in EXTENSIONS)
+
+
+@pytest.mark.parametrize("module", [each for each in PLUGINS if is_of_extension(each)])
+def test_an_extension_imports_the_kernel_and_itself(module: str) -> None:
+    own = ".".join(module.split(".")[:3])
+    for level, name in imports(module):
+        if name.startswith("ingestd.plugins"):
+            assert level, f"{module} imports {name}"
+            assert name.startswith(own), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", [each for each in PLUGINS if not is_of_extension(each)])
 def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> None:
     for level, name in imports(module):
         if level:
             assert name.startswith("ingestd.plugins"), f"{module} imports {name}"
+            assert not is_of_extension(name), f"{module} imports {name}"
         elif name.partition(".")[0] == "ingestd":
             assert name == "ingestd.api" or name.startswith("ingestd.api."), f"{module} imports {name}"
 

@@ -9,9 +9,9 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.cli.forget.traces import ERASURE
 from ingestd.storage.copy_mark import CopyMark, Regrouping, put_mark
 
+from ..forget.traces import ERASURE
 from .cuts import Cut, is_within
 from .journals import records_of
 from .sides import Side

@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-errors", metavar="N", type=_count, default=1000, help="end after N faulty lines; default: 1000"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _tenant(text: str) -> str:

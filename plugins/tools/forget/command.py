@@ -41,7 +41,7 @@ from .dead_letters import DeadLetters
 from .readonly import ReadOnlyState
 from .traces import ERASURE, Traces, blanked
 
-__all__ = ["Forgetting", "add_arguments", "forget"]
+__all__ = ["Forgetting", "forget"]
 
 _RECEIVED = {"event", "identify"}  # types of records that callers sent; consumers derive the others
 
@@ -51,17 +51,6 @@ _PAGE = 500  # records read at a time
 _BATCH = 200  # records blanked, or visitors forgotten, in one commit
 _BATCH_BYTES = 1024 * 1024  # a commit whose records reach this size has fewer of them
 _ATTEMPTS = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--user", metavar="U", type=_id, help="the userId of the person; their visitors are forgotten too")
-    who.add_argument("--anonymous", metavar="A", type=_id, help="the anonymousId of one visitor")
-    parser.add_argument(
-        "--tenant", metavar="T", type=_id, help="the tenant; needed if the journal has records of several"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be forgotten")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -279,16 +268,6 @@ async def _first_tenant(journal: Journal) -> str | None:
                 return tenant
         after = records[-1].position
     return None
-
-
-def _id(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("expected UTF-8") from None
-    if not text:
-        raise argparse.ArgumentTypeError("expected an id")
-    return text
 
 
 def _for_people(traces: Traces, counts: Counter[str], *, dry_run: bool) -> Iterator[str]:

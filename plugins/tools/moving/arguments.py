@@ -17,7 +17,6 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the configuration with the options of the store to read, if they differ from those of the other store",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

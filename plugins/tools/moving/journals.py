@@ -10,8 +10,8 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.cli.forget.traces import ERASURE
 
+from ..forget.traces import ERASURE
 from .sides import Side
 
 __all__ = [

@@ -1,0 +1,28 @@
+"""`ingestd store acknowledge-loss`: goes on without the data that the store has lost."""
+
+from __future__ import annotations
+
+import argparse
+
+from ingestd.api.missing_partitions import MissingPartitions
+from ingestd.api.output import write
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+
+__all__ = ["acknowledge"]
+
+
+async def acknowledge(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    is_any = False
+    async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
+        for partition in backends.partitions:
+            with missing.tolerating(partition):
+                loss = partition.store.loss
+                if await partition.store.clear_loss():
+                    is_any = True
+                    write([f"acknowledged: {f'partition {partition.name}: ' if partition.name else ''}{loss}"])
+    if not is_any:
+        write(["there is no loss of data to acknowledge"])
+    missing.check("a loss there is not acknowledged")

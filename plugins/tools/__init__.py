@@ -1,0 +1,97 @@
+"""An extension: the commands that move, mend and remove data: export, import, copy, compare, backup, forget."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from ingestd.api import hookimpl
+from ingestd.cli.command_line import JSON, Command, CommandLine
+
+from .export.arguments import add_arguments as add_export_arguments
+from .forget.arguments import add_arguments as add_forget_arguments
+from .importing.arguments import add_arguments as add_import_arguments
+from .moving.arguments import add_arguments as add_copy_arguments
+from .moving.arguments import add_compare_arguments
+
+__all__ = ["register_commands"]
+
+_SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379/0"
+
+
+@hookimpl
+def register_commands(commands: CommandLine) -> None:
+    commands.add_all(_commands())
+
+
+def _commands() -> Iterator[Command]:
+    yield Command(
+        "events export",
+        f"{__name__}.export.command:export_events",
+        "print the records of the journal as JSON lines, oldest first",
+        [
+            'ingestd events export --key "Order Completed" --since 1h --follow',
+            "ingestd events export --user u-17 --tenant shop",
+        ],
+        add_export_arguments,
+    )
+    yield Command(
+        "events import",
+        f"{__name__}.importing.command:import_events",
+        "store the records and messages of files, each once",
+        [
+            "ingestd events import records.jsonl.gz --dry-run",
+            "ingestd events import archive/ --format segment --tenant shop --state --errors faults.jsonl",
+        ],
+        add_import_arguments,
+        json=JSON,
+    )
+    copy = f"ingestd store copy --from {_SQLITE} --to {_REDIS}"
+    yield Command(
+        "store copy",
+        f"{__name__}.moving.command:copy",
+        "copy all data of a store to an empty one, and compare both",
+        [f"{copy} --prepare", copy],
+        add_copy_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "store compare",
+        f"{__name__}.moving.command:compare",
+        "compare all data of two stores, and name what differs",
+        [f"ingestd store compare --from {_SQLITE} --to {_REDIS}"],
+        add_compare_arguments,
+        json=JSON,
+    )
+    backup = "/var/lib/ingestd/backup/monday.db"
+    yield Command(
+        "store backup",
+        f"{__name__}.backups:back_up",
+        "write a checked copy of the SQLite store to a new file, also beside a running daemon",
+        [f"ingestd store backup {backup}"],
+        _add_new_file,
+    )
+    yield Command(
+        "store restore",
+        f"{__name__}.backups:restore",
+        "replace the SQLite store by a backup, and keep the former file",
+        [f"ingestd store restore {backup}"],
+        _add_backup,
+    )
+    yield Command(
+        "forget",
+        f"{__name__}.forget.command:forget",
+        "remove a person from state and journal, and tell the sinks",
+        ["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
+        add_forget_arguments,
+        json=JSON,
+    )
+
+
+def _add_new_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="the file to write; it must not exist")
+
+
+def _add_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
