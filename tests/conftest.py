@@ -14,9 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
-# The duration of an example depends on the machine, so there is no deadline.
-settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ingestd")
+# The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("short", _ANY_MACHINE, max_examples=30)
+settings.register_profile("long", _ANY_MACHINE, max_examples=500)
+settings.load_profile("short")
 
 # A background job of a shell ignores SIGINT. Daemons that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -123,7 +123,6 @@ async def test_records_replaced_at_a_border_are_read_in_their_places(server: Red
 
 
 @given(data=st.data())
-@settings(max_examples=30)
 def test_a_journal_in_pieces_reads_as_one(server: RedisServer, data: st.DataObject) -> None:
     asyncio.run(reads_as_one(server, data))
 

@@ -368,7 +368,7 @@ def telling(given: Sequence[Request]) -> Iterator[list[str]]:
         raise
 
 
-@settings(max_examples=100, print_blob=True)
+@settings(print_blob=True)
 @given(st.lists(requests, min_size=1, max_size=8))
 def test_committed_transactions_of_several_daemons_have_read_what_a_serial_order_gives(
     server: RedisServer, given: list[Request]

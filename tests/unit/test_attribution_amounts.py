@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.plugins.attribution.amounts import MAX_AMOUNT, amount_of_refund, currency_code, is_ignored, number_of
@@ -72,7 +72,6 @@ ITEMS = st.lists(
 
 @given(st.tuples(ANYTHING, ANYTHING, ANYTHING), ITEMS | ANYTHING)
 @example((None, None, None), [{"price": 1e6, "quantity": 1e5}, {"price": 5e-324, "quantity": 5e-324}])
-@settings(deadline=None)
 def test_amounts_are_exact_and_never_negative(amounts: tuple[Any, ...], products: Any) -> None:
     expected: Fraction | None = None
     for amount in amounts:

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, SchemaViolation
@@ -45,7 +45,6 @@ def numbers(of: Stream) -> list[int]:
     return [entry.number for entry in of.entries()]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300), st.floats(0, 3)), max_size=12))
 def test_rows_a_second_are_bounded_and_numbers_tell_how_many_were_left_out(turns: list[tuple[int, int, float]]) -> None:
     live, now, shown, came = stream(), 0.0, 0, 0
