@@ -12,7 +12,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.consumers.erasures import last_erasure
 from ingestd.consumers.group import Consumers
 from ingestd.consumers.partitions import PartitionConsumers
-from ingestd.observability.live import LiveEvents
+from ingestd.http.operators import OperatorsPart
 from ingestd.observability.logs import RecentLines
 
 __all__ = ["Forgotten"]
@@ -28,10 +28,15 @@ class Forgotten:
     """
 
     def __init__(
-        self, partitions: Sequence[Partition], consumers: PartitionConsumers, live: LiveEvents, lines: RecentLines
+        self,
+        partitions: Sequence[Partition],
+        consumers: PartitionConsumers,
+        operators: Sequence[OperatorsPart],
+        lines: RecentLines,
     ) -> None:
+        """`operators` may get parts later."""
         self._parts = [*zip(partitions, consumers.groups, strict=True)]
-        self._live = live
+        self._operators = operators
         self._lines = lines
         self._known: dict[str, str | None] = {}
         """The last erasure of each partition, without those that could not be read yet."""
@@ -48,5 +53,6 @@ class Forgotten:
                 return
             self._known[partition.name] = erasure
             group.person_forgotten()
-            self._live.forget()
+            for part in self._operators:
+                part.forget()
             self._lines.forget()

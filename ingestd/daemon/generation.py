@@ -13,14 +13,12 @@ from ingestd.config import SECTIONS, Config
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.hooks.loader import Plugin, Plugins, load_plugins
 from ingestd.http.routes import Routes
-from ingestd.observability.disclosure import Disclosure
 from ingestd.validation.validator import Validator
 
 __all__ = [
     "Generation",
     "check_intakes",
     "differences",
-    "disclosure_of",
     "first_generation",
     "is_fixed",
     "next_generation",
@@ -48,12 +46,6 @@ class Generation(NamedTuple):
     plugins: Plugins
     validator: Validator
     sinks: Sequence[SinkConsumer]
-
-
-def disclosure_of(generation: Generation) -> Disclosure:
-    """What the operators' page shows of callers' data."""
-    validator = generation.validator
-    return Disclosure(generation.config.ops.show_data, validator.sources, validator.keys)
 
 
 def first_generation(config: Config, plugins: Plugins) -> Generation:

@@ -21,8 +21,8 @@ from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.app import Ingest
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import IngestListener
+from ingestd.http.operators import OperatorsPart
 from ingestd.http.settings import RequestSettings
-from ingestd.observability.live import LiveEvents
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.backpressure import Backpressure
@@ -32,7 +32,7 @@ from ingestd.validation.validator import Validator
 
 from . import file_limits
 from .clocks import Clocks
-from .generation import Generation, differences, disclosure_of, next_generation, renewed
+from .generation import Generation, differences, next_generation, renewed
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     connections: Connections
     public: IngestListener
     hosts: OwnHosts
-    live: LiveEvents
+    operators: Sequence[OperatorsPart]
     consumers: PartitionConsumers
     metrics: Metrics
     sizes: StateSizes
@@ -72,7 +72,8 @@ class Parts(NamedTuple):
         self.connections.adopt(config.http)
         self.public.adopt(config.http)
         self.hosts.adopt(config.ops)
-        self.live.adopt(disclosure_of(after))
+        for part in self.operators:
+            part.adopt(config, after.validator)
         self.ingest.access.adopt(config.logs)
         self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)

@@ -20,19 +20,15 @@ from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config, HttpOptions
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
-from ingestd.hooks.caller import HookFailure
+from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.app import Ingest
 from ingestd.http.client_address import STORED_FORMS
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import SERVERS, IngestListener
+from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import make_ops_app
-from ingestd.http.ops_data import data_routes
-from ingestd.observability.dashboard import Overview, Panels, Shown, Sources
-from ingestd.observability.dead_letters import DeadLetterPages
-from ingestd.observability.journeys import JourneyReader
-from ingestd.observability.live import LiveEvents
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
@@ -41,7 +37,7 @@ from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.responses import problem_body
+from ingestd.pipeline.observation import Observation
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
@@ -49,7 +45,7 @@ from ingestd.storage.store_loss import LossRecovery
 from . import file_limits
 from .clocks import Clocks
 from .forgotten import Forgotten
-from .generation import Generation, disclosure_of, first_generation
+from .generation import Generation, first_generation
 from .health import Health
 from .interpreter import tune_the_interpreter
 from .listening import listen, serving_operators
@@ -105,7 +101,8 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
         self._lines = RecentLines()
-        self._live = LiveEvents(disclosure_of(self._generation), problem_body)
+        self._observation = Observation()
+        self._operators: list[OperatorsPart] = []
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
     def of_tenant(self, tenant: str) -> Partition:
@@ -173,30 +170,23 @@ class Server:
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
-            self.watch(Forgotten(self.partitions, consumers, self._live, self._lines).follow(), name="erasures")
+            self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
             retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, health)
-            overview = self._begin_overview(problem, health, retentions)
-            dead_letters = DeadLetterPages(
-                self.partitions, self._run_state.config, disclosure=lambda: self._live.disclosure
+            register_all(
+                generation.plugins.manager, "register_routes", self._for_operators(problem, health, retentions)
             )
-            show = partial(self._show, consumers, sizes, [overview.show, dead_letters.show])
+            show = partial(self._show, consumers, sizes)
             show(generation)
             hosts = OwnHosts(config.ops)
             ops = make_ops_app(
-                self.registry,
-                problem,
-                overview.render,
-                self._openapi,
-                hosts,
-                remark=health.remark,
-                live=self._live,
-                further=data_routes(self._make_journeys(), dead_letters),
-            )
+                self.registry, problem, self._openapi, hosts, remark=health.remark,
+                further=[route for part in self._operators for route in part.routes],
+            )  # fmt: skip
             await stack.enter_async_context(serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
             public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
@@ -207,7 +197,7 @@ class Server:
             )
             parts = Parts(
                 partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
-                connections, public, hosts, self._live, consumers, metrics, sizes, clocks,
+                connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
                 self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
@@ -216,7 +206,8 @@ class Server:
             self.watch(reloading.run(reload), name="reload")
             self._begin_to_serve(ingest, health)
             stack.callback(self._tell_stopping)
-            stack.callback(self._live.close)
+            for part in self._operators:
+                stack.callback(part.close)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
@@ -259,7 +250,7 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            backpressures=backpressures, live=self._live, max_body=int(http.max_body),
+            backpressures=backpressures, observation=self._observation, max_body=int(http.max_body),
             max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
@@ -292,26 +283,14 @@ class Server:
         await self._backends.remember_store()
         return missing
 
-    def _begin_overview(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Overview:
-        panels = Panels(lambda: self._generation.plugins.hooks, self.store)
-        sources = Sources(self._metrics, problem, retentions, self._lines, health.remark)
-        overview = Overview(sources, panels.ask)
-        self.watch(overview.follow(), name="overview")
-        return overview
-
-    def _make_journeys(self) -> JourneyReader:
-        return JourneyReader(
-            lambda: self._generation.plugins.hooks, self.partitions, self.unusable_ids,
-            disclosure=lambda: self._live.disclosure,
+    def _for_operators(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Operators:
+        return Operators(
+            self._operators, self._generation.config, self._generation.validator, self._run_state.config, self._metrics,
+            problem, health.remark, retentions, self._lines, self.partitions, self.store,
+            lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation, self.watch,
         )  # fmt: skip
 
-    def _show(
-        self,
-        consumers: PartitionConsumers,
-        sizes: StateSizes,
-        pages: Sequence[Callable[[Shown], None]],
-        generation: Generation,
-    ) -> None:
+    def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:
         """Show sinks and consumers in the metrics and on the operators' page."""
         sizes.share_out()
         sinks = sink_statuses(consumers, generation.sinks)
@@ -320,8 +299,8 @@ class Server:
         fed = {sink.consumer.name for sink in sinks}
         types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
         shown = Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed])
-        for show in pages:
-            show(shown)
+        for part in self._operators:
+            part.show(shown)
 
     def _describe(self, ingest: Ingest, health: Health) -> Callable[[float], str]:
         """Makes the status of the daemon in `systemctl status`."""

@@ -30,6 +30,7 @@ from ingestd.api.sink import Sink
 from ingestd.api.transform import Transform
 from ingestd.config import Config
 
+from . import extension_specs
 from .caller import Hooks, register_all, register_each
 from .plugin_validation import (
     check_consumer,
@@ -247,6 +248,7 @@ def _extensions() -> dict[str, object]:
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(extension_specs)
     for name, extension in _extensions().items():
         manager.register(extension, name)
     for plugin in reversed([*loaded]):  # pluggy calls the last registered plugin first

@@ -15,7 +15,6 @@ from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllo
 from ingestd.api.events import Request
 from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
-from ingestd.observability.live import Arrival, Source
 from ingestd.pipeline.handler import SMALL
 from ingestd.pipeline.responses import Answer, problem
 
@@ -279,10 +278,11 @@ class Exchange:
         metrics.count(operation.endpoint, "", refused.outcome)
         metrics.took(operation.endpoint, 0.0, batch=operation.batch)
         metrics.count_refusal(operation.endpoint, "", refused)
-        live = self._settings.pipeline.live
-        if live.watched:
-            source = Source(operation.endpoint, self._id, times.now(), operation.batch, operation.intake)
-            live.offer(Arrival(source, None, operation.endpoint, "", refused.outcome, refused=refused))
+        observer = self._settings.pipeline.observation.observer
+        if observer is not None:
+            observer.see_refusal(
+                operation.endpoint, self._id, times.now(), refused, several=operation.batch, intake=operation.intake
+            )
 
     def _preflight(self, operation: Operation) -> None:
         headers = self._base_headers()

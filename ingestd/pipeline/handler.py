@@ -24,7 +24,6 @@ from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import Hooks
-from ingestd.observability.live import Arrival, LiveEvents, Sent, Source
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
@@ -37,18 +36,17 @@ from .batch_parser import Batch, BatchParser
 from .event_parser import EventParser
 from .failures import Failures
 from .intake_reader import IntakeReader
+from .observation import Observation
 from .own_format import OwnBatches, OwnEvents, check_batch
 from .pace import Steps
 from .parts import Parts
 from .processor import Processor, Result
-from .request_events import RequestEvents, WatchedEvents
-from .resolver import Resolved
+from .request_events import ObservedEvents, RequestEvents
 from .responses import Answer, problem
 from .room import NoRoom, Place
 
 __all__ = ["SMALL", "Pipeline"]
 
-_UNKNOWN = Sent()
 SMALL = 8 << 10
 """Bytes of a body that takes no longer than a usual event."""
 
@@ -70,7 +68,7 @@ class Pipeline:
         metrics: Metrics,
         *,
         backpressures: Sequence[Backpressure],
-        live: LiveEvents,
+        observation: Observation,
         max_body: int,
         max_batch_body: int,
         unusable_ids: UnusableIds,
@@ -78,7 +76,7 @@ class Pipeline:
         stored_address: Callable[[str], str] | None = None,
         intakes: Sequence[Intake] = (),
     ) -> None:
-        self.live = live
+        self.observation = observation
         self._metrics = metrics
         self._keys = validator.keys
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
@@ -151,9 +149,9 @@ class Pipeline:
             parsing.end(size)
 
     def _events_of(self, request: Request, principal: Principal, translation: Translation) -> RequestEvents:
-        if not self.live.watched:
+        if self.observation.observer is None:
             return RequestEvents(self._parser, request, principal, translation)
-        events = WatchedEvents(self._parser, request, principal, translation)
+        events = ObservedEvents(self._parser, request, principal, translation)
         events.sent = {}
         return events
 
@@ -298,36 +296,8 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._failures.refusal(request, error)
         give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
-        if self.live.watched:
-            self._show(request, events, results, answers, refusals)
-
-    def _show(
-        self,
-        request: Request,
-        events: RequestEvents,
-        results: Sequence[Result],
-        answers: Sequence[Session | Refused],
-        refusals: Sequence[int],
-    ) -> None:
-        """Show the events of a request to those who look at live events."""
-        source: Source | None = None
-
-        def arrival_of(index: int) -> Arrival:
-            nonlocal source
-            several = request.batch or len(results) > 1
-            source = source or _source(request, several=several)
-            record, refused, result, answer = None, None, results[index], answers[index]
-            if isinstance(answer, Refused):
-                outcome, refused = answer.outcome, answer
-            else:
-                assert isinstance(result, Resolved)
-                outcome = result.outcome
-                record = result.record.body if result.record is not None else None
-            number, endpoint, key = index if several else None, events.endpoints[index], events.keys[index]
-            sent = events.sent.get(index, _UNKNOWN)
-            return Arrival(source, number, endpoint, key, outcome, record, refused, sent)
-
-        self.live.offer_all(len(answers), refusals, arrival_of)
+        if self.observation.observer is not None:
+            self.observation.observer.see_results(request, events, results, answers, refusals)
 
     def _refuse(self, request: Request, error: Exception, started: float, give: Callable[[Answer], None]) -> None:
         """Refuse a whole request. `request.events` is the number of its events, as far as known."""
@@ -340,11 +310,11 @@ class Pipeline:
             self._metrics.batch_refused(error.by)
             answer = msgspec.structs.replace(answer, late=True)
         give(answer)
-        if self.live.watched:
-            source = _source(request, several=request.batch or request.events > 1)
-            self.live.offer(
-                Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events)
-            )
+        if self.observation.observer is not None:
+            self.observation.observer.see_refusal(
+                request.endpoint, request.id, request.received_at, refused,
+                several=request.batch or request.events > 1, intake=request.intake, events=request.events,
+            )  # fmt: skip
 
 
 def _is_long(request: Request) -> bool:
@@ -380,7 +350,3 @@ def _check_first(processor: Processor, events: Iterable[Event | None]) -> Iterat
             yield from events
             return
         yield None
-
-
-def _source(request: Request, *, several: bool) -> Source:
-    return Source(request.endpoint, request.id, request.received_at, several, request.intake)

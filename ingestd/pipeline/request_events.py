@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from ingestd.api.errors import Refused, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request
 from ingestd.api.intake import Message, Translation
 from ingestd.hooks.caller import HookFailure
-from ingestd.observability.live import Sent
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import parse_body
 
@@ -18,7 +19,18 @@ from .event_parser import EventParser
 from .processor import Result
 from .resolver import Resolved
 
-__all__ = ["RequestEvents", "WatchedEvents"]
+__all__ = ["ObservedEvents", "RequestEvents", "Sent"]
+
+
+class Sent(msgspec.Struct, rename="camel", gc=False):
+    """Members of a body or a record, of any type.
+
+    A tuple for each event of a batch would keep the garbage collector busy.
+    """
+
+    key: Any = None
+    anonymous_id: Any = None
+    user_id: Any = None
 
 
 class RequestEvents:
@@ -84,8 +96,8 @@ class RequestEvents:
         return [self._ended[index] if index in self._ended else next(rest) for index in range(len(self.keys))]
 
 
-class WatchedEvents(RequestEvents):
-    """Notes `sent` for the operators' page, while somebody looks at live events."""
+class ObservedEvents(RequestEvents):
+    """Notes `sent` for an observer."""
 
     __slots__ = ("sent",)
 

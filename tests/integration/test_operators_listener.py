@@ -18,11 +18,13 @@ from ingestd.api.events import Endpoint
 from ingestd.api.options import Address, HostName
 from ingestd.api.outcomes import Outcome
 from ingestd.config import OpsOptions
-from ingestd.http import ops
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
-from ingestd.observability import live as live_package
-from ingestd.observability.live import Arrival, ArrivalFilter, LiveEvents, Source
+from ingestd.pipeline.observation import Observation
+from ingestd.plugins.console import live as live_package
+from ingestd.plugins.console import page_routes as page_handlers
+from ingestd.plugins.console.live import Arrival, ArrivalFilter, LiveEvents, Source
+from ingestd.plugins.console.page_routes import page_routes
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.journals import until
@@ -42,6 +44,7 @@ class Listener(NamedTuple):
     port: int
     hosts: OwnHosts
     live: LiveEvents
+    observation: Observation
 
     async def ask(self, path: str, *lines: str, method: str = "GET", version: str = "1.1") -> Answer:
         """Send a request with exactly these header lines, and read until the end of the connection."""
@@ -66,14 +69,15 @@ async def no_status(parameters: Mapping[str, str]) -> bytes:
 @asynccontextmanager
 async def listening(options: OpsOptions | None = None, *, problem: str | None = None) -> AsyncIterator[Listener]:
     hosts = OwnHosts(options or OpsOptions())
-    live = live_events(Validator.load(None), "all")
+    observation = Observation()
+    live = live_events(Validator.load(None), "all", observation)
     server = HTTPServer(
-        make_ops_app(CollectorRegistry(), lambda: problem, no_status, lambda: b"{}\n", hosts, live=live)
+        make_ops_app(CollectorRegistry(), lambda: problem, lambda: b"{}\n", hosts, further=page_routes(no_status, live))
     )
     sock, port = bind_unused_port()
     server.add_socket(sock)
     try:
-        yield Listener(port, hosts, live)
+        yield Listener(port, hosts, live, observation)
     finally:
         server.stop()
         await server.close_all_connections()
@@ -151,7 +155,7 @@ async def test_a_page_of_another_site_takes_no_place_of_viewers(status: int, lin
 
 
 async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "_TO_TAKE", 0.3)
+    monkeypatch.setattr(page_handlers, "_TO_TAKE", 0.3)
     record = msgspec.json.encode({"anonymousId": "ann", "data": {"price": [1] * 7_000}})
     source = Source(Endpoint.TRACK, "id", 0, batch=False)
     async with listening() as listener:
@@ -159,7 +163,7 @@ async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.M
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", listener.port))
             client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await until(lambda: listener.live.watched, PATIENCE)
+            await until(lambda: listener.observation.observer is not None, PATIENCE)
 
             def is_gone() -> bool:
                 for _ in range(100):
@@ -171,13 +175,14 @@ async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.M
 
 async def test_a_stream_ends_some_time_after_its_last_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_package, "_LINGER", 0.05)
-    live = live_events(Validator.load(None))
+    observation = Observation()
+    live = live_events(Validator.load(None), observation=observation)
     with live.view(ArrivalFilter()), live.view(ArrivalFilter(key="")):
-        assert live.watched
+        assert observation.observer is live
     with live.view(ArrivalFilter()):
         await asyncio.sleep(0.2)
-        assert live.watched  # somebody has come back
-    await until(lambda: not live.watched, PATIENCE)
+        assert observation.observer is live  # somebody has come back
+    await until(lambda: observation.observer is None, PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,12 @@ import pytest
 from benchmarks.faulty_batches import KINDS, MOST, OWN, SDK, Kind, write_schemas
 from ingestd.api import times
 from ingestd.api.events import Request
-from ingestd.observability.live import ArrivalFilter
 from ingestd.pipeline.responses import Answer
+from ingestd.plugins.console.live import ArrivalFilter
 from ingestd.plugins.segment import SegmentPlugin
+from ingestd.validation.validator import Validator
 from tests.support.door import Door, open_door
+from tests.support.live import live_events
 
 MARGIN = 0.006
 """Seconds that any batch may take: a thousand refusals take them, however few bytes ask for them."""
@@ -90,7 +92,9 @@ async def test_a_faulty_batch_takes_at_most_three_times_a_valid_one(tmp_path: Pa
     async with opened(tmp_path) as door:
         found = {kind.name: await excess(door, kind) for kind in KINDS}
         assert {name: seconds for name, seconds in found.items() if seconds > 0} == {}
-        with door.ingest.settings.pipeline.live.view(ArrivalFilter()):
+        with live_events(Validator.load(None), observation=door.ingest.settings.pipeline.observation).view(
+            ArrivalFilter()
+        ):
             assert await excess(door, KINDS[0]) <= 0
 
 

@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -26,7 +26,6 @@ from ingestd.observability.metrics.exposition import Exposition
 from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
-from tests.support.live import live_events
 from tests.support.scrape import parse
 
 KEYS = [*sorted(Validator.load(None).keys), ""]
@@ -68,10 +67,6 @@ def full_house() -> Metrics:
     return metrics
 
 
-async def no_status(parameters: Mapping[str, str]) -> bytes:
-    return b"{}"
-
-
 async def test_the_loop_runs_while_a_scrape_is_rendered() -> None:
     collector, exposition = held()
     rendering = asyncio.create_task(exposition.render())
@@ -111,8 +106,7 @@ async def test_a_scrape_that_fails_is_followed_by_others() -> None:
 
 async def test_a_scrape_costs_the_loop_little() -> None:
     """By the processor time of the loop's thread: how busy the machine is makes no difference."""
-    hosts, live = OwnHosts(OpsOptions()), live_events(Validator.load(None))
-    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, no_status, lambda: b"", hosts, live=live))
+    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, lambda: b"", OwnHosts(OpsOptions())))
     sock, port = bind_unused_port()
     server.add_socket(sock)
 

@@ -28,6 +28,7 @@ from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.observation import Observation
 from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
@@ -36,7 +37,6 @@ from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.backends import PluginDaemon, sqlite_backend
-from tests.support.live import live_events
 from tests.support.redis_server import redis_server
 
 LONG_AFTER = START + 1000 * 24 * HOUR
@@ -181,7 +181,7 @@ async def pipeline_on(backend: Backend, links: Links) -> AsyncIterator[Pipeline]
     validator = Validator.load(None)
     yield Pipeline(
         Hooks(manager), validator, backend.store, backend.partitions, metrics,
-        backpressures=[backpressure], live=live_events(validator), max_body=10_000, max_batch_body=10_000,
+        backpressures=[backpressure], observation=Observation(), max_body=10_000, max_batch_body=10_000,
         unusable_ids=unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip
     await daemon.stop()

@@ -25,6 +25,7 @@ from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.observation import Observation
 from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
@@ -33,7 +34,6 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
-from tests.support.live import live_events
 from tests.support.redis_server import RedisServer, redis_server
 
 WARNINGS = pytest.mark.logs(r"ingestd\.ids WARNING clients send unusable ids as (anonymousId|userId|order_id)")
@@ -60,7 +60,7 @@ class Door:
             manager.register(plugin)
         self._pipeline = Pipeline(
             Hooks(manager), VALIDATOR, backend.store, backend.partitions, self.metrics,
-            backpressures=[Backpressure(10_000)], live=live_events(VALIDATOR), max_body=1 << 20, max_batch_body=1 << 22,
+            backpressures=[Backpressure(10_000)], observation=Observation(), max_body=1 << 20, max_batch_body=1 << 22,
             unusable_ids=UnusableIds(), unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip
 

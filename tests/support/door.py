@@ -27,10 +27,10 @@ from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.observation import Observation
 from ingestd.plugins.session import SessionPlugin
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
-from tests.support.live import live_events
 
 __all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]
 
@@ -106,7 +106,7 @@ async def open_door(
         validator = Validator.load(schemas)
         pipeline = Pipeline(
             Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
-            backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], live=live_events(validator),
+            backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], observation=Observation(),
             max_body=int(options.max_body), max_batch_body=int(options.max_batch_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
             stored_address=STORED_FORMS[options.store_address], intakes=intakes,

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from ingestd.config import ShowData
-from ingestd.observability.disclosure import Disclosure
-from ingestd.observability.live import LiveEvents
-from ingestd.pipeline.responses import problem_body
+from ingestd.pipeline.observation import Observation
+from ingestd.plugins.console.disclosure import Disclosure
+from ingestd.plugins.console.live import LiveEvents
 from ingestd.validation.validator import Validator
 
 from .daemon import PATIENCE, Daemon
@@ -20,8 +20,8 @@ from .daemon import PATIENCE, Daemon
 __all__ = ["EventStream", "live_events"]
 
 
-def live_events(validator: Validator, level: ShowData = "shape") -> LiveEvents:
-    return LiveEvents(Disclosure(level, validator.sources, validator.keys), problem_body)
+def live_events(validator: Validator, level: ShowData = "shape", observation: Observation | None = None) -> LiveEvents:
+    return LiveEvents(Disclosure(level, validator.sources, validator.keys), observation or Observation())
 
 
 class EventStream:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
 from ingestd.api.unusable_ids import UnusableIds
-from ingestd.observability.disclosure import Disclosure
-from ingestd.observability.journeys import JourneyReader
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.journey_text import journey
 from ingestd.plugins.attribution.models import MODELS
+from ingestd.plugins.console.disclosure import Disclosure
+from ingestd.plugins.console.journeys import JourneyReader
 from tests.support.attribution import Attribution, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.hooks import hooks_of

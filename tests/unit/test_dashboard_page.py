@@ -9,9 +9,9 @@ from importlib import resources
 
 import pytest
 
-from ingestd.observability.dashboard.page import SCRIPTS, VIEWS, page
+from ingestd.plugins.console.dashboard.page import SCRIPTS, VIEWS, page
 
-FOLDER = resources.files("ingestd.observability.dashboard.page")
+FOLDER = resources.files("ingestd.plugins.console.dashboard.page")
 ORIGIN = json.loads((FOLDER / "uplot" / "uplot.json").read_text())
 
 

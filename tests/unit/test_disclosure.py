@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, SchemaViolation
-from ingestd.observability.disclosure import Disclosure
+from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.validation.faults import is_value_free
 from ingestd.validation.validator import Validator
 

@@ -30,12 +30,12 @@ from ingestd.api.journeys import (
 )
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import ShowData
-from ingestd.observability.disclosure import Disclosure
-from ingestd.observability.journeys import JourneyReader, SearchLimits
-from ingestd.observability.journeys.names import Names
-from ingestd.observability.journeys.people import PersonRecords
-from ingestd.observability.journeys.search import JournalSearch
-from ingestd.observability.journeys.turns import Turns
+from ingestd.plugins.console.disclosure import Disclosure
+from ingestd.plugins.console.journeys import JourneyReader, SearchLimits
+from ingestd.plugins.console.journeys.names import Names
+from ingestd.plugins.console.journeys.people import PersonRecords
+from ingestd.plugins.console.journeys.search import JournalSearch
+from ingestd.plugins.console.journeys.turns import Turns
 from tests.support.attribution import Shop
 from tests.support.backends import sqlite_backend
 from tests.support.hooks import hooks_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.observability.live.sample import Sample
+from ingestd.plugins.console.live.sample import Sample
 
 
 @pytest.mark.parametrize("group", [1, 7, 100, 1000])

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from ingestd.api.errors import BadRequest, SchemaViolation
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome
-from ingestd.observability.live.arrivals import MOST_BYTES, Arrival, ArrivalFilter, Sent, Source
-from ingestd.observability.live.stream import RATE, Stream
+from ingestd.pipeline.request_events import Sent
+from ingestd.plugins.console.live.arrivals import MOST_BYTES, Arrival, ArrivalFilter, Source
+from ingestd.plugins.console.live.stream import RATE, Stream
 
 SOURCE = Source(Endpoint.TRACK, "id", 0, batch=False)
 REFUSED = BadRequest("no")

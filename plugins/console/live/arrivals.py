@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,8 +10,9 @@ from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.intake import Intake
 from ingestd.api.outcomes import Outcome
+from ingestd.pipeline.request_events import Sent
 
-__all__ = ["LONGEST_ID", "MOST_BYTES", "Arrival", "ArrivalFilter", "Ids", "Sent", "Source"]
+__all__ = ["LONGEST_ID", "MOST_BYTES", "Arrival", "ArrivalFilter", "Ids", "Source"]
 
 MOST_BYTES = 16 * 1024
 """The largest record that the page shows."""
@@ -29,17 +30,6 @@ class Source(msgspec.Struct, gc=False):
     batch: bool
     """Whether the request may have several events."""
     intake: Intake | None = None
-
-
-class Sent(msgspec.Struct, rename="camel", gc=False):
-    """Members of a body or a record, of any type.
-
-    A tuple for each event of a batch would keep the garbage collector busy.
-    """
-
-    key: Any = None
-    anonymous_id: Any = None
-    user_id: Any = None
 
 
 class Ids(NamedTuple):

@@ -11,9 +11,9 @@ from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyExplanation, JourneyMoment, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.panels import Table
 from ingestd.api.times import format_time
-from ingestd.observability.disclosure import Disclosure
 from ingestd.storage.record_selection import read_head
 
+from ..disclosure import Disclosure
 from .names import Names, shortened
 from .sessions import JourneyEvent, JourneySession, sessions_of
 

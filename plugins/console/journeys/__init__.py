@@ -19,9 +19,9 @@ from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import HookFailure, Hooks
-from ingestd.observability.disclosure import Disclosure
 from ingestd.storage.partitions import partition_of
 
+from ..disclosure import Disclosure
 from .body import body_of
 from .people import OrderRecords, PersonRecords
 from .search import JournalSearch, SearchLimits

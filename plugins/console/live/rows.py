@@ -12,8 +12,8 @@ from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
 from ingestd.api.json_text import decode_json
 from ingestd.api.outcomes import Outcome
-from ingestd.observability.disclosure import Disclosure
 
+from ..disclosure import Disclosure
 from .arrivals import MOST_BYTES, Arrival
 
 __all__ = ["ProblemOf", "row_of"]

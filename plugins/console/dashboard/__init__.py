@@ -16,12 +16,13 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.panels import Panel
+from ingestd.http.operators import Shown
 
 from .asking import Panels
 from .history import STEP, History, Sample
-from .parts import Shown, Sources, body_of
+from .parts import Sources, body_of
 
-__all__ = ["Overview", "Panels", "Shown", "Sources"]
+__all__ = ["Overview", "Panels", "Sources"]
 
 Selection = tuple[tuple[str, str], ...]
 """The parameters of the page's address, sorted."""

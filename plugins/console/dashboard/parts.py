@@ -10,6 +10,7 @@ from ingestd.api import times
 from ingestd.api.panels import Panel
 from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkStatus
+from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import Counts
@@ -18,21 +19,11 @@ from ingestd.storage.retentions import Retentions
 
 from .history import STEP, History, Point, Sample, between, point, quantile
 
-__all__ = ["Shown", "Sources", "body_of"]
+__all__ = ["Sources", "body_of"]
 
 _NOW = 10.0  # seconds over which the present rates are measured
 _MINUTE = 60.0
 _MAX_REFUSALS = 20  # rows
-
-
-class Shown(NamedTuple):
-    """The parts that a reload may replace. Any thread may read it, like `Sources`."""
-
-    sinks: Sequence[SinkStatus] = ()
-    types: Mapping[str, str] = {}
-    """The types of the sinks, by name."""
-    consumers: Sequence[ConsumerTotals] = ()
-    """The consumers other than sinks."""
 
 
 class Sources(NamedTuple):

@@ -13,12 +13,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ingestd.api.errors import Refused
-from ingestd.config import ShowData
+from ingestd.config import Config, ShowData
 from ingestd.validation.faults import is_value_free
 from ingestd.validation.schema_files import SchemaFile
 from ingestd.validation.schema_places import ITEM, UNDECLARED, declared_names
+from ingestd.validation.validator import Validator
 
-__all__ = ["Disclosure"]
+__all__ = ["Disclosure", "disclosure_of"]
 
 _MOST_ITEMS = 3  # of an array
 _NOT_SHOWN = "(not shown)"
@@ -103,3 +104,7 @@ class Disclosure:
     def message(message: str) -> str:
         """A message about a fault; empty if it may quote the event."""
         return message if is_value_free(message) else ""
+
+
+def disclosure_of(config: Config, validator: Validator) -> Disclosure:
+    return Disclosure(config.ops.show_data, validator.sources, validator.keys)

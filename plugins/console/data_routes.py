@@ -11,10 +11,11 @@ from tornado.web import HTTPError
 
 from ingestd.api.errors import BadRequest, Failed, Refused
 from ingestd.api.journeys import JourneyQuery
-from ingestd.observability.dead_letters import DeadLetterPages, LetterBound
-from ingestd.observability.journeys import JourneyReader
+from ingestd.http.operators import OpsRoute
 
-from .ops import ForPage, OpsRoute
+from .dead_letters import DeadLetterPages, LetterBound
+from .journeys import JourneyReader
+from .page_routes import ForPage
 
 __all__ = ["data_routes"]
 

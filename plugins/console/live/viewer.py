@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ingestd.observability.disclosure import Disclosure
-
+from ..disclosure import Disclosure
 from .stream import RATE, Entry, Stream
 
 __all__ = ["Viewer"]

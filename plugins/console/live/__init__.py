@@ -7,30 +7,40 @@ connects again continues where it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ingestd.api.errors import Unavailable
-from ingestd.observability.disclosure import Disclosure
+from ingestd.api.errors import Refused, Unavailable
+from ingestd.api.events import Endpoint, Request, Session
+from ingestd.api.intake import Intake
+from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.processor import Result
+from ingestd.pipeline.request_events import RequestEvents, Sent
+from ingestd.pipeline.resolver import Resolved
+from ingestd.pipeline.responses import problem_body
 
-from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Sent, Source
+from ..disclosure import Disclosure
+from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
 from .rows import ProblemOf, row_of
-from .stream import ArrivalOf, Entry, Stream
+from .stream import Entry, Stream
 from .viewer import Viewer
 
-__all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Sent", "Source", "Viewer"]
+__all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Source", "Viewer"]
 
 MOST_VIEWERS = 8
+_UNKNOWN = Sent()
 _LINGER = 10.0  # seconds
 
 
 class LiveEvents:
-    """Runs in the event loop. `problem` makes the JSON with which an event was refused."""
+    """Runs in the event loop. `problem` makes the JSON with which an event was refused.
 
-    def __init__(self, disclosure: Disclosure, problem: ProblemOf) -> None:
-        self.watched = False
-        """Whether there is a stream. Only then events need to be offered."""
+    It is the observer of `observation` while there is a stream.
+    """
+
+    def __init__(self, disclosure: Disclosure, observation: Observation, problem: ProblemOf = problem_body) -> None:
         self.disclosure = disclosure
+        self._observation = observation
         self._problem = problem
         self._streams: dict[ArrivalFilter, Stream] = {}
         self._viewers: dict[Viewer, Stream] = {}
@@ -50,19 +60,57 @@ class LiveEvents:
     def forget(self) -> None:
         """Drop all events. Viewers come again, and their pages drop theirs."""
         self._streams = {}
-        self.watched = False
+        self._observation.observer = None
         for viewer in self._viewers:
             viewer.end()
+
+    def see_results(
+        self,
+        request: Request,
+        events: RequestEvents,
+        results: Sequence[Result],
+        answers: Sequence[Session | Refused],
+        refusals: Sequence[int],
+    ) -> None:
+        source: Source | None = None
+
+        def arrival_of(index: int) -> Arrival:
+            nonlocal source
+            several = request.batch or len(results) > 1
+            if source is None:
+                source = Source(request.endpoint, request.id, request.received_at, several, request.intake)
+            record, refused, result, answer = None, None, results[index], answers[index]
+            if isinstance(answer, Refused):
+                outcome, refused = answer.outcome, answer
+            else:
+                assert isinstance(result, Resolved)
+                outcome = result.outcome
+                record = result.record.body if result.record is not None else None
+            number, endpoint, key = index if several else None, events.endpoints[index], events.keys[index]
+            sent = events.sent.get(index, _UNKNOWN)
+            return Arrival(source, number, endpoint, key, outcome, record, refused, sent)
+
+        for stream in self._streams.values():
+            stream.offer_all(len(answers), refusals, arrival_of)
+
+    def see_refusal(
+        self,
+        endpoint: Endpoint,
+        request_id: str,
+        at: int,
+        refused: Refused,
+        *,
+        several: bool,
+        intake: Intake | None,
+        events: int = 1,
+    ) -> None:
+        source = Source(endpoint, request_id, at, several, intake)
+        self.offer(Arrival(source, None, endpoint, "", refused.outcome, refused=refused, events=events))
 
     def offer(self, arrival: Arrival) -> None:
         """Show an event to the viewers that want it."""
         for stream in self._streams.values():
             stream.offer(arrival)
-
-    def offer_all(self, count: int, refused: Collection[int], arrival_of: ArrivalOf) -> None:
-        """Show the events of a request to the viewers that want them. `Stream.offer_all` describes the arguments."""
-        for stream in self._streams.values():
-            stream.offer_all(count, refused, arrival_of)
 
     @property
     def viewers(self) -> int:
@@ -101,7 +149,7 @@ class LiveEvents:
         for each in unused[: max(0, len(self._streams) + 1 - MOST_VIEWERS)]:
             del self._streams[each]
         self._streams[wanted] = stream
-        self.watched = True
+        self._observation.observer = self
         return stream
 
     def _row_of(self, number: int, arrival: Arrival) -> bytes:
@@ -111,4 +159,5 @@ class LiveEvents:
         """Drop a stream if it has no viewer, and had none since so many have left it."""
         if stream.left == left and stream not in self._viewers.values() and self._streams.get(wanted) is stream:
             del self._streams[wanted]
-            self.watched = bool(self._streams)
+            if not self._streams:
+                self._observation.observer = None

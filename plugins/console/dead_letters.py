@@ -16,12 +16,13 @@ from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import State
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
 from ingestd.delivery.progress import Progress, load_progress
-from ingestd.observability.dashboard import Shown
-from ingestd.observability.disclosure import Disclosure
-from ingestd.observability.journeys.names import shortened
-from ingestd.observability.journeys.turns import Turns
+from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import presentable
 from ingestd.storage.record_selection import RecordHead, read_head
+
+from .disclosure import Disclosure
+from .journeys.names import shortened
+from .journeys.turns import Turns
 
 __all__ = ["DeadLetterPages", "LetterBound"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ingestd.api.terminal import printable
-from ingestd.observability.disclosure import Disclosure
+
+from ..disclosure import Disclosure
 
 __all__ = ["Names", "shortened"]
 

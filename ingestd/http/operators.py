@@ -1,0 +1,87 @@
+"""The seam for extensions that answer operators, such as the operators' page: what they may show, and their routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from tornado.web import RequestHandler
+
+from ingestd.api.backend import Partition
+from ingestd.api.store import Store
+from ingestd.api.unusable_ids import UnusableIds
+from ingestd.config import Config
+from ingestd.consumers.totals import ConsumerTotals
+from ingestd.delivery import SinkStatus
+from ingestd.hooks.caller import Hooks
+from ingestd.observability.logs import RecentLines
+from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.observation import Observation
+from ingestd.storage.retentions import Retentions
+from ingestd.validation.validator import Validator
+
+__all__ = ["Operators", "OperatorsPart", "OpsRoute", "Shown", "Watch"]
+
+OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
+"""The path of a handler, and the arguments of its `initialize`."""
+
+
+class Shown(NamedTuple):
+    """The sinks and consumers, which a reload may replace. Any thread may read it."""
+
+    sinks: Sequence[SinkStatus] = ()
+    types: Mapping[str, str] = {}
+    """The types of the sinks, by name."""
+    consumers: Sequence[ConsumerTotals] = ()
+    """The consumers other than sinks."""
+
+
+class OperatorsPart(Protocol):
+    """What an extension adds to the operators' listener."""
+
+    @property
+    def routes(self) -> Sequence[OpsRoute]: ...
+
+    def show(self, shown: Shown) -> None:
+        """Called at the start and after each reload."""
+
+    def adopt(self, config: Config, validator: Validator) -> None:
+        """A reload has put these into force."""
+
+    def forget(self) -> None:
+        """A person was forgotten. Drop all texts of people from memory."""
+
+    def close(self) -> None:
+        """The daemon stops. End all answers that would go on."""
+
+
+class Watch(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Operators:
+    """A daemon as extensions see it in `register_routes`. They add their parts to `parts`."""
+
+    parts: list[OperatorsPart]
+    config: Config
+    """The one at the start, like `validator`. `OperatorsPart.adopt` gets later ones."""
+    validator: Validator
+    config_path: str
+    metrics: Metrics
+    problem: Callable[[], str | None]
+    """The reason if the daemon is not ready, None if it is ready."""
+    remark: Callable[[], str | None]
+    """What is wrong although the daemon is ready, or None."""
+    retentions: Retentions
+    lines: RecentLines
+    partitions: Sequence[Partition]
+    store: Store
+    """The store over all partitions."""
+    hooks: Callable[[], Hooks]
+    """The hooks of the present generation."""
+    unusable_ids: UnusableIds
+    observation: Observation
+    watch: Watch
+    """Runs a task for the daemon's life, as `Daemon.watch`."""

@@ -1,0 +1,49 @@
+"""The operators' page as a part of the operators' listener."""
+
+from __future__ import annotations
+
+from ingestd.config import Config
+from ingestd.http.operators import Operators, Shown
+from ingestd.validation.validator import Validator
+
+from .dashboard import Overview, Panels, Sources
+from .data_routes import data_routes
+from .dead_letters import DeadLetterPages
+from .disclosure import Disclosure, disclosure_of
+from .journeys import JourneyReader
+from .live import LiveEvents
+from .page_routes import page_routes
+
+__all__ = ["Console"]
+
+
+class Console:
+    """An `OperatorsPart`."""
+
+    def __init__(self, operators: Operators) -> None:
+        self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.observation)
+        panels = Panels(operators.hooks, operators.store)
+        sources = Sources(operators.metrics, operators.problem, operators.retentions, operators.lines, operators.remark)
+        self._overview = Overview(sources, panels.ask)
+        operators.watch(self._overview.follow(), name="overview")
+        self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)
+        journeys = JourneyReader(
+            operators.hooks, operators.partitions, operators.unusable_ids, disclosure=self._disclosure
+        )
+        self.routes = [*page_routes(self._overview.render, self._live), *data_routes(journeys, self._dead_letters)]
+
+    def _disclosure(self) -> Disclosure:
+        return self._live.disclosure
+
+    def show(self, shown: Shown) -> None:
+        self._overview.show(shown)
+        self._dead_letters.show(shown)
+
+    def adopt(self, config: Config, validator: Validator) -> None:
+        self._live.adopt(disclosure_of(config, validator))
+
+    def forget(self) -> None:
+        self._live.forget()
+
+    def close(self) -> None:
+        self._live.close()

@@ -1,0 +1,170 @@
+"""The routes of the page, of its data and of live events: /, /status.json and /events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+from tornado.http1connection import HTTP1Connection
+
+from ingestd.api.errors import BadRequest, Forbidden, Refused, Unavailable
+from ingestd.api.outcomes import Outcome
+from ingestd.http.operators import OpsRoute
+from ingestd.http.ops import ForBrowsers
+
+from .dashboard.page import page
+from .live import LONGEST_ID, ArrivalFilter, LiveEvents, Viewer
+
+__all__ = ["ForPage", "page_routes"]
+
+_TO_TAKE = 30.0  # seconds in which a viewer of live events must take a message
+
+
+class ForPage(ForBrowsers):
+    """Data for this listener's page and for scripts. A page of another site could not read an answer, but its requests
+    would take the turns and the places of viewers.
+    """
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self._finished and self._may_be_of_another_site:
+            self.refuse(Forbidden("Browsers get this on the page at / alone. Scripts need no header."))
+
+    @property
+    def _may_be_of_another_site(self) -> bool:
+        """Whether a page of another site may have made this request.
+
+        No page can send a header of its own to another site without asking first, nor leave out or change the
+        `User-Agent`. Browsers tell the site, but not to a listener without TLS that is not on loopback.
+        """
+        headers = self.request.headers
+        if "X-Ingestd-Page" in headers:
+            return False
+        site = headers.get("Sec-Fetch-Site")
+        if site is not None:
+            return site not in {"none", "same-origin"}
+        return "Origin" in headers or "Referer" in headers or headers.get("User-Agent", "").startswith("Mozilla/")
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer with the reason as JSON."""
+        self.set_status(refused.status)
+        if refused.retry_after is not None:
+            self.set_header("Retry-After", str(refused.retry_after))
+        self.answer(msgspec.json.encode({"error": refused.detail}))
+
+    def answer(self, body: bytes) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.finish(body)  # not awaited: the future raises if the client has disconnected
+
+    def compute_etag(self) -> None:
+        """No ETag: no two answers are equal."""
+
+
+class PageHandler(ForBrowsers):
+    """The dashboard's HTML, the same for everyone. The page fetches its data from /status.json."""
+
+    async def get(self) -> None:
+        made = await asyncio.get_running_loop().run_in_executor(None, page)
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", made.policy)
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("Vary", "Accept-Encoding")
+        if "gzip" in self.request.headers.get("Accept-Encoding", ""):
+            self.set_header("Content-Encoding", "gzip")
+            self.finish(made.packed)
+        else:
+            self.finish(made.html)
+
+
+class StatusHandler(ForPage):
+    """The dashboard's data, for the page and for scripts."""
+
+    def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
+        self.status = status
+
+    async def get(self) -> None:
+        body = await self.status(
+            {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
+        )
+        self.answer(body)
+
+
+class EventsHandler(ForPage):
+    """Live events, as server-sent events."""
+
+    def initialize(self, live: LiveEvents) -> None:
+        self.live = live
+        self.viewer: Viewer | None = None
+
+    async def head(self) -> None:
+        if self._wanted() is not None and self._has_room():
+            self._begin()
+            await self.flush()  # else Tornado would state the length of a body
+
+    async def get(self) -> None:
+        wanted = self._wanted()
+        if wanted is None or not self._has_room():
+            return
+        last_id = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        with self.live.view(wanted, last_id) as self.viewer:
+            self._begin()
+            while (message := await self.viewer.next_message()) is not None:
+                if not await self._send(message, self.viewer):
+                    return
+
+    def on_connection_close(self) -> None:
+        if self.viewer is not None:
+            self.viewer.end()
+
+    async def _send(self, message: bytes, viewer: Viewer) -> bool:
+        """Send a message. False: the client has left, or takes nothing any more."""
+        self.write(message)
+        sent = asyncio.ensure_future(self.flush())
+        await asyncio.wait([sent, viewer.ended], timeout=_TO_TAKE, return_when=asyncio.FIRST_COMPLETED)
+        if sent.done() and sent.exception() is None:
+            return True
+        connection = self.request.connection
+        assert isinstance(connection, HTTP1Connection)
+        connection.close()
+        return False
+
+    def _begin(self) -> None:
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("Cache-Control", "no-store")
+
+    def _has_room(self) -> bool:
+        try:
+            self.live.check_room()
+        except Unavailable as refused:
+            self.refuse(refused)
+            return False
+        return True
+
+    def _wanted(self) -> ArrivalFilter | None:
+        """The filter in the query, or None if the request is refused for it."""
+        try:
+            outcomes = frozenset(Outcome(name) for name in self.get_query_arguments("outcome") if name)
+        except ValueError:
+            self.refuse(BadRequest(f"outcome: expected one of {', '.join(each.value for each in Outcome)}"))
+            return None
+        kind = self.get_query_argument("type", "")
+        if kind not in ("", "event", "identify"):
+            self.refuse(BadRequest("type: expected event or identify"))
+            return None
+        person = self.get_query_argument("visitor", "", strip=False)[:LONGEST_ID] or None
+        if person is not None and self.live.disclosure.level == "none":
+            self.refuse(BadRequest('visitor: [ops] show_data is "none", so visitors cannot be looked up'))
+            return None
+        key = self.get_query_argument("key", None, strip=False)
+        return ArrivalFilter(outcomes, kind == "identify" if kind else None, key, person)
+
+
+def page_routes(status: Callable[[Mapping[str, str]], Awaitable[bytes]], live: LiveEvents) -> Sequence[OpsRoute]:
+    """`status` makes the page's JSON."""
+    return [
+        ("/", PageHandler, {}),
+        (r"/status\.json/?", StatusHandler, {"status": status}),
+        ("/events/?", EventsHandler, {"live": live}),
+    ]
