@@ -28,6 +28,7 @@ PATIENCE = 1.5
 LINES = pytest.mark.logs(
     "ingestd.redis WARNING events cannot be stored: ",
     "ingestd.redis WARNING the primary is ",
+    r"ingestd.redis WARNING Redis has 0 replicas and wait_replicas is 1: ",  # until they follow a new primary
 )
 
 
