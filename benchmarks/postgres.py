@@ -22,10 +22,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Url
 from ingestd.api.times import format_time
 from ingestd.plugins.sinks.postgres import PostgresSink
+from ingestd.support.ids import time_uuid
 from tests.support.postgres_server import PostgresServer, postgres_server
 
 from .shop import usual

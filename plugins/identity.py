@@ -18,7 +18,7 @@ from ingestd.api.options import Options as BaseOptions
 from ingestd.api.options import PositiveSize, Size
 from ingestd.api.privacy import Person, Visitors
 from ingestd.api.store import Field, State, Store, key_digest, state_key, tenant_digest
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
 from .lives import end_former_entries, link_life, user_life, visitor_life

@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple, NoReturn
 from msgspec import Meta
 
 from ingestd.api import hookimpl
-from ingestd.api.addresses import network_of
 from ingestd.api.errors import ConfigError, Limited
 from ingestd.api.events import Principal, Request
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
+from ingestd.support.addresses import network_of
 
 from .token_buckets import Rate, TokenBuckets
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from ingestd.api import hookimpl
 from ingestd.api.events import Event, Session
-from ingestd.api.ids import named_uuid, random_uuid
 from ingestd.api.options import Duration, PositiveDuration
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, state_key
+from ingestd.support.ids import named_uuid, random_uuid
 
 __all__ = ["SessionPlugin"]
 

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from .backoff import Backoff
+from ingestd.support.backoff import Backoff
+
 from .errors import ConfigError
 from .events import Record
 from .journal import Journal, Start

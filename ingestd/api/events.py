@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
+from ingestd.support.ids import time_uuid
+from ingestd.support.json_text import decode_json
+
 from .errors import TooLarge
-from .ids import time_uuid
 from .imported import Imported, import_mark, original_time
-from .json_text import decode_json
 from .times import format_time
 
 if TYPE_CHECKING:

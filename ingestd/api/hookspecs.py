@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
+from ingestd.support.unusable_ids import UnusableIds
+
 from . import HOOK_NAMESPACE
 from .backend import Backend, Partition
 from .check_result import CheckResult
@@ -30,7 +32,6 @@ from .privacy import Person, Visitors
 from .sink import Sink
 from .store import State, Store
 from .transform import Transform
-from .unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 
-from .terminal import display_width
+from ingestd.support.terminal import display_width
 
 __all__ = ["ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data"]
 

@@ -8,8 +8,9 @@ from typing import overload
 
 import msgspec
 
+from ingestd.support.ids import named_uuid
+
 from .events import Record
-from .ids import named_uuid
 
 __all__ = ["Batch", "Records", "batch_token", "length_of", "lines_of"]
 

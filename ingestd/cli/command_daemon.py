@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends
+from ingestd.support.unusable_ids import UnusableIds
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

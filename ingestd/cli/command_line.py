@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from ingestd import __version__
 from ingestd.api.hookspecs import Run
-from ingestd.api.nearest import nearest
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
+from ingestd.support.nearest import nearest
 
 __all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 

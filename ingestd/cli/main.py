@@ -21,14 +21,14 @@ import sys
 from pathlib import Path
 
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.api.nearest import nearest
 from ingestd.api.output import drop_unwritable, reader_is_gone
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
 from ingestd.storage.backends import open_backends
+from ingestd.support.nearest import nearest
+from ingestd.support.unusable_ids import UnusableIds
 
 from . import commands
 from .command_daemon import CommandDaemon

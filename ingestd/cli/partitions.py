@@ -15,10 +15,10 @@ from ingestd.api.check_result import show_size
 from ingestd.api.journal import Journal, JournalStats, size_of
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
-from ingestd.api.terminal import printable, table
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.terminal import printable, table
 
 from .sinks.moments import first_since
 

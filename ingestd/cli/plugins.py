@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from ingestd.api.output import write
-from ingestd.api.terminal import printable, table
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugin, Plugins
+from ingestd.support.terminal import printable, table
 
 __all__ = ["list_plugins"]
 

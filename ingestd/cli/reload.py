@@ -17,12 +17,12 @@ from pathlib import Path
 from ingestd.api.errors import CommandError, ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Duration
 from ingestd.api.output import write
-from ingestd.api.terminal import printable
 from ingestd.config import Config, find_config
 from ingestd.daemon.run_directory import runtime_directory
 from ingestd.daemon.run_file import RunFile, RunState
 from ingestd.daemon.running_daemons import RunningDaemon, RunningDaemons, find_daemons, systemd_unit, user_of
 from ingestd.hooks.loader import Plugins
+from ingestd.support.terminal import printable
 
 __all__ = ["add_arguments", "reload"]
 

@@ -26,7 +26,7 @@ from ingestd.api.options import (
     read_options,
     unknown_option,
 )
-from ingestd.api.unusable_ids import UNUSABLE
+from ingestd.support.unusable_ids import UNUSABLE
 
 from .overrides import apply_overrides
 

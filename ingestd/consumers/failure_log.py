@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ingestd.api.errors import IngestdError, reason_of
-from ingestd.api.message_kinds import message_kind
+from ingestd.support.message_kinds import message_kind
 
 __all__ = ["FailureLog", "FailureLogs"]
 

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.consumers.task_end import ended
+from ingestd.support.backoff import Backoff
 
 from .failure_log import FailureLog, FailureLogs
 from .looks import seconds_between_looks

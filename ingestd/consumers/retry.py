@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from ingestd.api.backoff import Backoff
 from ingestd.api.errors import LeaseLost, SinkFailure, SinkRetry, Unavailable, reason_of
+from ingestd.support.backoff import Backoff
 
 from .failure_log import FailureLog
 from .status import ConsumerStatus

@@ -8,12 +8,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
+from ingestd.support.backoff import Backoff
 
 from .erasures import REMOVED
 from .failure_log import FailureLog

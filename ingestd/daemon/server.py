@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from ingestd import __version__
 from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config, HttpOptions
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
@@ -41,6 +40,7 @@ from ingestd.pipeline.observation import Observation
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
+from ingestd.support.unusable_ids import UnusableIds
 
 from . import file_limits
 from .clocks import Clocks

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from ingestd.api.message_kinds import message_kind
+from ingestd.support.message_kinds import message_kind
 
 from .dead_letters import DeadLetter
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ingestd.api.backoff import Backoff
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Duration, Options, PositiveDuration, PositiveSize, Size
 from ingestd.api.sink import Sink
 from ingestd.config import Config
+from ingestd.support.backoff import Backoff
 
 __all__ = ["BatchOptions", "FilterOptions", "RetryOptions", "SinkOptions", "read_sink_options"]
 

@@ -10,8 +10,8 @@ import logging
 import re
 import time
 
-from ingestd.api.domains import ascii_domain, ip_address
 from ingestd.config import OpsOptions
+from ingestd.support.domains import ascii_domain, ip_address
 
 __all__ = ["OwnHosts"]
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from http.client import responses
 
 from ingestd.api.errors import Refused
-from ingestd.api.ids import time_uuid
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import problem
+from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
 from .client_connection import ClientConnection

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from ingestd.api.addresses import network_of
+from ingestd.support.addresses import network_of
 
 __all__ = ["STORED_FORMS", "Peers", "truncated"]
 

@@ -13,10 +13,10 @@ from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
 from ingestd.api import times
 from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ingestd.api.events import Request
-from ingestd.api.ids import time_uuid
 from ingestd.api.outcomes import Refusal
 from ingestd.pipeline.handler import SMALL
 from ingestd.pipeline.responses import Answer, problem
+from ingestd.support.ids import time_uuid
 
 from .body import decode_body, too_large
 from .client_connection import ClientConnection

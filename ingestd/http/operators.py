@@ -10,7 +10,6 @@ from tornado.web import RequestHandler
 
 from ingestd.api.backend import Partition
 from ingestd.api.store import Store
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
 from ingestd.consumers.totals import ConsumerTotals
 from ingestd.delivery import SinkStatus
@@ -19,6 +18,7 @@ from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.observation import Observation
 from ingestd.storage.retentions import Retentions
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
 __all__ = ["Operators", "OperatorsPart", "OpsRoute", "Shown", "Watch"]

@@ -9,8 +9,8 @@ from ingestd.api import times
 from ingestd.api.events import Event, Principal, Request
 from ingestd.api.intake import Message
 from ingestd.api.outcomes import IgnoredTimestamp, Outcome
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.observability.unusable_id_reports import IdField
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import Validator
 

@@ -18,16 +18,16 @@ from msgspec import Raw
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Refused, SchemaFault, Unavailable
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
-from ingestd.api.ids import next_uuids
 from ingestd.api.intake import Intake, Translation
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.storage.partitions import index_of_tenant
+from ingestd.support.ids import next_uuids
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
 from .admission import Admission

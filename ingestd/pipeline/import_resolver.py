@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ingestd.api.events import Event, Session
-from ingestd.api.ids import named_uuid
 from ingestd.api.imported import Imported
 from ingestd.api.journal import IdempotencyKey
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State
+from ingestd.support.ids import named_uuid
 
 from .resolver import Resolved, Resolver, message_key, repeated
 

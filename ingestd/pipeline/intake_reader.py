@@ -12,7 +12,7 @@ from msgspec import Raw
 from ingestd.api.errors import TooLarge
 from ingestd.api.events import Principal, Request
 from ingestd.api.intake import Intake
-from ingestd.api.json_text import decode_json
+from ingestd.support.json_text import decode_json
 from ingestd.validation.validator import UNREADABLE, check_depth, unreadable
 
 from .batch_parser import BatchParser

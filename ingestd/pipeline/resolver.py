@@ -7,11 +7,11 @@ from functools import lru_cache
 import msgspec
 
 from ingestd.api.events import Event, Record, Session
-from ingestd.api.ids import random_uuid
 from ingestd.api.journal import IDEMPOTENCY_KIND, IdempotencyKey, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State, passing_key
 from ingestd.hooks.caller import Hooks
+from ingestd.support.ids import random_uuid
 
 __all__ = ["Resolved", "Resolver", "lone_session", "repeated"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 
-from ingestd.api.addresses import network_of
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Principal, Request
+from ingestd.support.addresses import network_of
 
 from .turns import Sender
 

@@ -17,9 +17,9 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable, WriteConflict
 from ingestd.api.events import Record
-from ingestd.api.ids import random_uuid
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State, Store, state_key
+from ingestd.support.ids import random_uuid
 
 __all__ = ["Ownership", "SplitJournal"]
 

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from ingestd.api import times
-from ingestd.api.backoff import Backoff
 from ingestd.api.events import Record
 from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
@@ -24,6 +23,7 @@ from ingestd.delivery.options import BatchOptions, RetryOptions
 from ingestd.delivery.progress import load_progress
 from ingestd.hooks.loader import load_plugins
 from ingestd.storage.backends import Backends
+from ingestd.support.backoff import Backoff
 
 __all__ = ["RefusesNew", "deliver_through", "of_visitor"]
 

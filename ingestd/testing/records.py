@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
+from ingestd.support.ids import time_uuid
 
 __all__ = ["TEXTS", "make_records", "make_records_of_every_type", "placed"]
 

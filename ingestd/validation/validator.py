@@ -15,7 +15,7 @@ import jsonschema_rs
 import msgspec
 
 from ingestd.api.errors import BadRequest, ConfigError, UnknownKey
-from ingestd.api.json_text import decode_json
+from ingestd.support.json_text import decode_json
 
 from .fault_budget import FaultBudget, Suggestions
 from .faults import (

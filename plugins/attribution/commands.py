@@ -18,7 +18,7 @@ from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
 from ingestd.api.output import columns, write, write_data
 from ingestd.api.store import Store
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 from .amounts import worth
 from .journey_text import ignored, ignored_one, journey, waiting_one

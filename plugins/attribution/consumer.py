@@ -13,7 +13,7 @@ from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
 from ingestd.api.record_batch import length_of
 from ingestd.api.store import State
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import currency_code
 from .journeys import Journeys, Limits, link_key, touches_key, visitors_key

@@ -20,7 +20,7 @@ from ingestd.api.journeys import (
 )
 from ingestd.api.panels import Cell, Column, Table
 from ingestd.api.store import State, Store
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import worth
 from .campaigns import Campaign

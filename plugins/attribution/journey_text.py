@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ingestd.api.terminal import printable
 from ingestd.api.times import format_time
+from ingestd.support.terminal import printable
 
 from .journey_words import IGNORED, KINDS, WHY, age_before, campaign, device, devices, money, value_of, weight_of
 from .marks import Refund

@@ -11,7 +11,7 @@ from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.api.panels import Cell, Column, Filter, Option, Panel, Table
 from ingestd.api.store import State, Store
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 from .campaigns import OTHERS
 from .models import MODELS, Model

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api.events import Endpoint, Record
-from ingestd.api.json_text import read_float
 from ingestd.api.times import parse_time
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.json_text import read_float
+from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import amount_of_refund, currency_code, is_ignored, number_of, recorded_currency
 from .marks import Order, Reason, Refund, refund_id_digest

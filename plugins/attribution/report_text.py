@@ -12,7 +12,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
-from ingestd.api.terminal import aligned, cut, display_width, printable
+from ingestd.support.terminal import aligned, cut, display_width, printable
 
 from .report import BY, Report, Row, number
 

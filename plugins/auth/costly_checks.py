@@ -22,8 +22,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from ingestd.api.addresses import network_of
 from ingestd.api.errors import Limited, Unavailable
+from ingestd.support.addresses import network_of
 
 from ..token_buckets import Rate, TokenBuckets
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
-from ingestd.api.names import check_name
 from ingestd.api.options import Duration
 from ingestd.api.output import write, write_data
 from ingestd.api.store import Store
-from ingestd.api.terminal import table
 from ingestd.api.times import format_time, now
+from ingestd.support.names import check_name
+from ingestd.support.terminal import table
 
 from .key_registry import Key, change_keys, normal_id, read_keys
 

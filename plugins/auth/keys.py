@@ -13,11 +13,11 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, Unauthorized
 from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.hookspecs import Commands, Daemon
-from ingestd.api.names import check_name
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.options import Secret
 from ingestd.api.store import Store
 from ingestd.api.times import now
+from ingestd.support.names import check_name
 
 from . import key_commands
 from .key_registry import Key, KeyRegistry, change_keys, is_uuid, normal_id, read_keys

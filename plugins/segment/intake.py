@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 from ingestd.api.errors import ConfigError, Refused
 from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.intake import Intake, Route
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UnusableIds
 
 from .loaders import settings_of_project, source_config, take_metrics
 from .names import EventNames

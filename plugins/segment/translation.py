@@ -10,11 +10,11 @@ import msgspec
 
 from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
-from ingestd.api.ids import named_uuid
 from ingestd.api.intake import Message, Translation
-from ingestd.api.json_text import decode_json
 from ingestd.api.times import by_our_clock, parse_time
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.ids import named_uuid
+from ingestd.support.json_text import decode_json
+from ingestd.support.unusable_ids import UnusableIds
 
 from .loaders import OK
 from .names import EventNames

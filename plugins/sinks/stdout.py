@@ -26,7 +26,7 @@ from ingestd.api.errors import ConfigError, SinkRetry, reason_of
 from ingestd.api.events import Record
 from ingestd.api.record_batch import lines_of
 from ingestd.api.sink import Sink
-from ingestd.api.terminal import json_escaped
+from ingestd.support.terminal import json_escaped
 
 __all__ = ["StdoutSink", "register_sinks"]
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from ingestd.api.terminal import printable
 from ingestd.api.times import format_time, now
+from ingestd.support.terminal import printable
 from tests.support.clients import wait_until
 from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
 from tests.support.terminal import shown_on_terminal

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Secret, Url
 from ingestd.api.record_batch import Batch
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.clickhouse.errors import DataRefused, failure
+from ingestd.support.ids import time_uuid
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 from tests.support.clients import wait_until

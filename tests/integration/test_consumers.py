@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import ConfigError, LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
@@ -27,6 +26,7 @@ from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
 from ingestd.consumers.totals import ConsumerTotals
 from ingestd.observability.metrics import Metrics
+from ingestd.support.backoff import Backoff
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import QUICK, append, read_all, running, until

@@ -19,18 +19,18 @@ from ingestd.api import hookimpl, hookspecs
 from ingestd.api.errors import CommandError, Unavailable
 from ingestd.api.events import Endpoint, Event, Record
 from ingestd.api.hookspecs import HOOK_NAMESPACE
-from ingestd.api.ids import time_uuid
 from ingestd.api.journal import Journal
 from ingestd.api.privacy import Person
 from ingestd.api.store import Field, State, Store, state_key
 from ingestd.api.times import now
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.plugins.auth.keys import KeysPlugin
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.tools.forget.command import Forgetting
 from ingestd.plugins.tools.forget.traces import Traces
+from ingestd.support.ids import time_uuid
+from ingestd.support.unusable_ids import UnusableIds
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 

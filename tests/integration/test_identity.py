@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from ingestd.api import times
 from ingestd.api.events import Endpoint, Event
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Size
 from ingestd.api.privacy import Person
 from ingestd.api.store import Field, Store, key_digest, state_key
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
+from ingestd.support.ids import time_uuid
+from ingestd.support.unusable_ids import UnusableIds
 from tests.support.backends import PluginDaemon, sqlite_backend, sqlite_daemon
 
 START = 4_000_000_000_000

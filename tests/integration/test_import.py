@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestd.api.ids import named_time_uuid
 from ingestd.api.times import format_time, parse_time
+from ingestd.support.ids import named_time_uuid
 from tests.support.import_target import Target
 
 TEXTS = st.text(max_size=8)

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Url, read_options
 from ingestd.plugins.sinks.postgres import PostgresSink
+from ingestd.support.ids import time_uuid
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop

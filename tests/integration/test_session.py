@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingestd.api.events import Endpoint, Event, Session
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Duration
 from ingestd.api.store import Store
 from ingestd.plugins.session import SessionPlugin
+from ingestd.support.ids import time_uuid
 from tests.support.backends import sqlite_backend
 
 IDLE = 1_800_000

@@ -14,10 +14,10 @@ import pytest
 
 from ingestd.api.errors import SinkReject
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
 from ingestd.api.options import Options
 from ingestd.api.record_batch import Batch
 from ingestd.api.sink import Sink, Span
+from ingestd.support.ids import time_uuid
 from ingestd.testing.crashes import killed_after
 from ingestd.testing.sinks import SinkContract, make_records
 

@@ -19,7 +19,6 @@ from ingestd.api import hookimpl, hookspecs
 from ingestd.api.backend import Backend
 from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.times import now
-from ingestd.api.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
@@ -31,6 +30,7 @@ from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all

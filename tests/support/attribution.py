@@ -17,9 +17,9 @@ from ingestd.api.backend import Backend
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Endpoint, Event, Record
 from ingestd.api.options import Duration
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.consumer import AttributionConsumer
+from ingestd.support.unusable_ids import UnusableIds
 
 from .attribution_reference import Reference, Rules
 from .backends import PluginDaemon, sqlite_backend

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from ingestd.api.backend import Backend, Partition
 from ingestd.api.hookspecs import BackendFactory
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.stores.sqlite import SqlitePlugin
+from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from ingestd.api import times
 from ingestd.api.backend import Backend
-from ingestd.api.backoff import Backoff
 from ingestd.api.consumer import Consumer
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.support.backoff import Backoff
 
 __all__ = ["QUICK", "append", "read_all", "running", "until"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ingestd.api.ids import named_uuid
 from ingestd.api.times import parse_time
+from ingestd.support.ids import named_uuid
 
 __all__ = ["RECORDED", "RecordedRequest", "basic", "recorded", "session_of", "stored_form", "visitor_of"]
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.journey_text import journey
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader
+from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import Attribution, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.hooks import hooks_of

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.api.terminal import display_width, printable
 from ingestd.plugins.attribution.campaigns import DIRECT, TOTAL, Campaign
 from ingestd.plugins.attribution.journeys import Candidates
 from ingestd.plugins.attribution.marks import DecidedOrder, Order, Refund
@@ -24,6 +23,7 @@ from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, json_lines, money, table
 from ingestd.plugins.attribution.touches import Touch
+from ingestd.support.terminal import display_width, printable
 from tests.support.terminal import HOSTILE
 
 WEEK = 7 * 86_400_000

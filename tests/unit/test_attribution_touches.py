@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from ingestd.api.times import FIRST, LAST
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, Exclusions, Touch, campaign_of
+from ingestd.support.unusable_ids import UnusableIds
 
 PARAMETERS = dict(
     zip(CAMPAIGN_FIELDS, ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"), strict=True)

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api import domains, store
+from ingestd.api import store
 from ingestd.api.store import Field
 from ingestd.http import host_header as host
 from ingestd.plugins.stores.cache import Entries, Loaded
 from ingestd.plugins.stores.entry import Change, Row, SetEntry, set_key
 from ingestd.plugins.stores.fields import Fields
 from ingestd.plugins.stores.text_memory import text_memory
+from ingestd.support import domains
 
 MIB = 1 << 20
 EMOJI = "\N{GRINNING FACE}"

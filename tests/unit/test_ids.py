@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from ingestd.api.ids import named_uuid, next_uuids, random_uuid, time_uuid
+from ingestd.support.ids import named_uuid, next_uuids, random_uuid, time_uuid
 
 
 @pytest.mark.parametrize(("make", "version"), [(time_uuid, 7), (random_uuid, 4)])

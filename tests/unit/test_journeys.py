@@ -28,7 +28,6 @@ from ingestd.api.journeys import (
     JourneyQuery,
     JourneyRecords,
 )
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import ShowData
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader, SearchLimits
@@ -36,6 +35,7 @@ from ingestd.plugins.console.journeys.names import Names
 from ingestd.plugins.console.journeys.people import PersonRecords
 from ingestd.plugins.console.journeys.search import JournalSearch
 from ingestd.plugins.console.journeys.turns import Turns
+from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import Shop
 from tests.support.backends import sqlite_backend
 from tests.support.hooks import hooks_of

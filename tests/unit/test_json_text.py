@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api.json_text import decode_json
+from ingestd.support.json_text import decode_json
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.from_regex(
     r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?0{0,3}[0-9]{1,3})?", fullmatch=True

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingestd.api.message_kinds import message_kind
 from ingestd.observability.logs.recent import RecentLines
+from ingestd.support.message_kinds import message_kind
 
 QUOTABLE = st.text(string.ascii_letters + string.digits + " .,:/-_", min_size=1, max_size=30)
 HEX = st.text("0123456789abcdef", min_size=4, max_size=64)

@@ -1,8 +1,13 @@
-"""Imports point from upper layers to lower layers. Plugins import `ingestd.api` only, extensions all of the kernel."""
+"""Imports point from upper layers to lower layers.
+
+Built-in plugins import `ingestd.api` and `ingestd.support`, other plugins `ingestd.api` alone, extensions all of the
+kernel.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = [
+    ["support"],
     ["api"],
     ["config", "validation", "hooks"],
     ["consumers", "delivery", "storage"],
@@ -78,7 +84,7 @@ def test_the_root_has_few_entries() -> None:
         for path in (ROOT / "ingestd").iterdir()
         if not path.is_symlink() and (path.is_file() or any(path.rglob("*.py")))
     }
-    assert len(entries) <= 16
+    assert len(entries) <= 17
     assert {path.removesuffix(".py") for path in entries} == {
         *(package for layer in LAYERS for package in layer), "__init__", "py.typed",
     }  # fmt: skip
@@ -123,7 +129,16 @@ def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> N
             assert name.startswith("ingestd.plugins"), f"{module} imports {name}"
             assert not is_of_extension(name), f"{module} imports {name}"
         elif name.partition(".")[0] == "ingestd":
-            assert name == "ingestd.api" or name.startswith("ingestd.api."), f"{module} imports {name}"
+            assert name.split(".")[1] in {"api", "support"}, f"{module} imports {name}"
+
+
+def test_the_page_for_authors_lists_the_modules_that_are_promised_and_no_helpers() -> None:
+    page = (ROOT / "docs" / "writing-plugins.md").read_text()
+    listed = re.findall(r"^\| `ingestd\.api\.(\w+)` \|", page, re.MULTILINE)
+    assert listed == sorted({module.split(".")[2] for module in CORE if module.startswith("ingestd.api.")})
+    assert len(listed) <= 24
+    for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]:
+        assert "ingestd.support" not in path.read_text() or path.name == "architecture.md", path
 
 
 def test_no_module_imports_another_that_imports_it() -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.output import ALIKE, ESCAPED
-from ingestd.api.terminal import display_width, printable
+from ingestd.support.terminal import display_width, printable
 
 OWN_SIGNS = "█░→…“”\N{RIGHT SINGLE QUOTATION MARK}—"
 ENCODINGS = ["ascii", "iso8859-1", "iso8859-15", "cp1252", "cp437", "koi8-r", "utf-8"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api.terminal import aligned, cut, display_width, json_escaped, printable, table
+from ingestd.support.terminal import aligned, cut, display_width, json_escaped, printable, table
 from tests.support.terminal import HOSTILE
 
 

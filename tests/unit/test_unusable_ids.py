@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError
-from ingestd.api.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.config import parse_config
+from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 
 DEFAULT = UnusableIds()
 AROUND = st.text(st.sampled_from(" \t\n\r\v\f\x85\xa0\u2003\u2028\u200b\u3000\ufeff\"'"), max_size=4)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Options, Secret, Url
-from ingestd.api.terminal import printable, table
+from ingestd.support.terminal import printable, table
 
 __all__ = ["Report"]
 

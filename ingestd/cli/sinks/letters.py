@@ -16,12 +16,12 @@ from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write
-from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
 from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.terminal import cut, printable, table
 
 from .durable import read_durable, read_progress
 from .given import Given, Outcome

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.nearest import nearest
+from ingestd.support.nearest import nearest
 
 __all__ = ["Letters", "find_partition", "named", "parse_letter", "parse_letters"]
 

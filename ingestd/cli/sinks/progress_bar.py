@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 __all__ = ["ProgressBar"]
 

@@ -13,11 +13,11 @@ from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
-from ingestd.api.terminal import printable
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import Replay, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.terminal import printable
 
 from .durable import Durable, read_durable
 from .given import Given, Outcome

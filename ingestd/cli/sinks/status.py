@@ -10,11 +10,11 @@ from ingestd.api import times
 from ingestd.api.check_result import show_age
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write
-from ingestd.api.terminal import cut, printable, table
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.terminal import cut, printable, table
 
 from .look import SinkLook, SinkPart, counts_of, kind_of, look_at_sinks
 from .names import check_known, known_sinks

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from ingestd.api.message_kinds import message_kind
+from ingestd.support.message_kinds import message_kind
 
 from .formats import current_request, message_of
 from .redaction import redact

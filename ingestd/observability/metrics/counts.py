@@ -12,9 +12,9 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ingestd.api.distribution import Distribution
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome
+from ingestd.support.distribution import Distribution
 
 __all__ = ["BOUNDS", "Counts", "RequestCounter"]
 

@@ -17,9 +17,9 @@ from ingestd.api.errors import BadRequest, Forbidden
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.storage.partitions import partition_of
+from ingestd.support.unusable_ids import UnusableIds
 
 from ..disclosure import Disclosure
 from .body import body_of

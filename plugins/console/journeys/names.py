@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 from ..disclosure import Disclosure
 

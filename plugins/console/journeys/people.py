@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from ingestd.api.events import Record
 from ingestd.api.imported import is_completed
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.storage.record_selection import RecordHead, read_head
+from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["OrderRecords", "PersonRecords"]
 

@@ -10,8 +10,8 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
-from ingestd.api.json_text import decode_json
 from ingestd.api.outcomes import Outcome
+from ingestd.support.json_text import decode_json
 
 from ..disclosure import Disclosure
 from .arrivals import MOST_BYTES, Arrival

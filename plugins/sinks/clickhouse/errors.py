@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ingestd.api.errors import SinkFailure, SinkRetry
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 __all__ = ["DataRefused", "failure"]
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from ingestd.api.events import Record
-from ingestd.api.json_text import decode_json
+from ingestd.support.json_text import decode_json
 
 __all__ = ["SCHEMA", "Fields", "make_table", "read_fields", "time_of"]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from ingestd.api.events import Record
-from ingestd.api.json_text import decode_json
+from ingestd.support.json_text import decode_json
 
 from .table import COLUMNS
 

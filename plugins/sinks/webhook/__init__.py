@@ -29,8 +29,8 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.exposure import has_credentials, password_in_clear
-from ingestd.api.ids import named_uuid
 from ingestd.api.sink import Sink
+from ingestd.support.ids import named_uuid
 
 from .options import WebhookOptions, signing_key
 

@@ -14,7 +14,7 @@ from tornado.tcpclient import TCPClient
 from ingestd.api import __version__
 from ingestd.api.errors import ConfigError, SinkFailure
 from ingestd.api.http_request import Answer, ask
-from ingestd.api.terminal import printable
+from ingestd.support.terminal import printable
 
 from ..http_servers import advice, connection_failure, read_url, trust
 from .options import WebhookOptions, checked_headers

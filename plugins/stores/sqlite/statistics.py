@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingestd.api.distribution import Distribution
+from ingestd.support.distribution import Distribution
 
 __all__ = ["CommitStatistics"]
 

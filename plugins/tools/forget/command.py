@@ -22,20 +22,20 @@ import msgspec
 
 from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
-from ingestd.api.ids import time_uuid
 from ingestd.api.journal import Journal
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write
 from ingestd.api.privacy import Person
 from ingestd.api.store import Store
-from ingestd.api.terminal import printable, table
 from ingestd.api.times import format_time, now
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
 from ingestd.consumers.erasures import note_erasure
 from ingestd.hooks.caller import Hooks
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
+from ingestd.support.ids import time_uuid
+from ingestd.support.terminal import printable, table
+from ingestd.support.unusable_ids import UnusableIds
 
 from .dead_letters import DeadLetters
 from .readonly import ReadOnlyState

@@ -11,7 +11,7 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.privacy import Visitors
 from ingestd.api.store import key_digest
-from ingestd.api.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["ERASURE", "Traces", "blanked"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ingestd.api.names import check_name
+from ingestd.support.names import check_name
 
 __all__ = ["add_arguments"]
 

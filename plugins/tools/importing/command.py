@@ -13,7 +13,6 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.cli.command_daemon import CommandDaemon
 from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.config import Config
@@ -23,6 +22,7 @@ from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.import_resolver import ImportResolver
 from ingestd.pipeline.processor import Processor
 from ingestd.storage.backends import Backends, open_backends
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport

@@ -10,15 +10,15 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
-from ingestd.api.ids import named_time_uuid
 from ingestd.api.imported import Imported
 from ingestd.api.intake import Intake, Message, Translation
 from ingestd.api.outcomes import IgnoredTimestamp
-from ingestd.api.unusable_ids import UnusableIds
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
+from ingestd.support.ids import named_time_uuid
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator, parse_body
 
 from .lines import Line

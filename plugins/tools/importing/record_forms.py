@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar
 import msgspec
 
 from ingestd.api.errors import BadRequest
-from ingestd.api.names import NAME
 from ingestd.api.times import parse_time
+from ingestd.support.names import NAME
 
 __all__ = [
     "FORMS", "Attribution", "DerivedRecord", "ImportMark", "ReceivedRecord", "check_id", "convert", "instant", "refuse",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ingestd.api.output import write
-from ingestd.api.terminal import printable, table
+from ingestd.support.terminal import printable, table
 
 from .tally import Tally
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from ingestd.api.backend import Backend
 from ingestd.api.errors import CommandError
 from ingestd.api.output import write
-from ingestd.api.terminal import table
 from ingestd.config import Config, load_config
 from ingestd.hooks.loader import Plugins, load_plugins
+from ingestd.support.terminal import table
 
 from .copying import Compared, compare_sides
 from .digests import sum_up

@@ -11,10 +11,10 @@ from ingestd.api.backend import Backend, Partition
 from ingestd.api.contents import Contents
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.journal import Journal
-from ingestd.api.nearest import nearest
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
+from ingestd.support.nearest import nearest
 
 __all__ = ["Side", "make_backend", "open_sides", "refuse_missing", "shown"]
 
