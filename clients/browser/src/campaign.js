@@ -3,7 +3,7 @@
 import { campaignOf } from './addresses.js'
 import { entry, read, write } from './device.js'
 import { json } from './json.js'
-import { state } from './state.js'
+import { isPlain, state } from './state.js'
 
 const VISIT = 1800e3 // milliseconds without an event
 
@@ -14,7 +14,7 @@ let address // the last one that was read
 export const navigation = () => performance.getEntriesByType('navigation')[0] ?? { name: '' }
 
 const isVisit = ({ found = {}, seen }) =>
-  seen > 0 && Object.values(found).every((value) => typeof value === 'string' && value.length < 300)
+  seen > 0 && isPlain(found) && Object.values(found).every((value) => typeof value === 'string' && value.length < 300)
 
 /** The campaign after these further addresses. */
 export function campaign(...addresses) {

@@ -38,7 +38,7 @@ export function send(ends) {
 
 async function request(batch) {
   const abort = new AbortController()
-  const timeout = setTimeout(() => abort.abort(), 30e3)
+  setTimeout(() => abort.abort(), 30e3) // without effect on a request that has ended
   requests.add(abort)
   for (const each of batch) {
     sent.set(each.name, each)
@@ -49,11 +49,10 @@ async function request(batch) {
   let told
   try {
     answer = await post(batch, abort.signal)
-    told = await answer.json().catch(() => {})
+    told = await answer.json() // no JSON if somebody else has answered
   } catch (error) {
     warn(error)
   }
-  clearTimeout(timeout)
   requests.delete(abort)
   // Without those that were removed because the visitor has refused.
   const left = batch.filter(({ name }) => sent.delete(name))
@@ -75,24 +74,25 @@ async function post(batch, signal) {
   try {
     return await fetch(url, init)
   } catch (error) {
-    if (!init.keepalive || signal.aborted) throw error
+    if (!init.keepalive) throw error
     // Requests that may outlive the page share 64 KiB, and others may have taken them.
     init.keepalive = false
     return fetch(url, init)
   }
 }
 
-const isBad = (status) => status >= 400 && status < 500 && status !== 408 && status !== 429
+const isBad = (status) => /^4(?!08|29)/.test(status)
 
 /** Does with each event what was said of it. Returns when to send the next, in milliseconds. */
 function settle(batch, left, answer, told) {
   const status = answer?.status
   // Anybody on the way may answer 403 or 404. These problems are the daemon's.
   const own = /^urn:ingestd:/.test(told?.type)
+  const next = isBad(status) ? 1000 : 0
   if (isBad(status) && batch.length > 1 && (!own || status === 400 || status === 413)) {
     most = batch.length >> 1 // to find the event at fault
     for (const each of left) put({ ...each, after: 0 })
-    return own ? 0 : 1000
+    return next
   }
   let pauses = false
   for (const each of left) {
@@ -115,9 +115,9 @@ function settle(batch, left, answer, told) {
     attempts = 0
     most *= 2
     remove('ingestd.pause')
-    return 0
+    return next
   }
-  const asked = 1000 * answer?.headers.get('retry-after')
+  const asked = 1000 * answer?.headers?.get('retry-after')
   const wait = (asked > 0 ? Math.min(LONGEST, asked) : Math.min(60e3, 1000 * 2 ** attempts++)) * (1 + Math.random() / 2)
   write('ingestd.pause', `${Date.now() + wait}`)
   return wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from typing import Any
@@ -40,21 +41,40 @@ SPOILT = [
       Object.defineProperty(Document.prototype, name, { get: () => document.createElement('form') })
     """,
     "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }",
+    # Storage that keeps what it should remove, and storage that makes things up.
+    "localStorage['ingestd.dropped'] = '[1'; Storage.prototype.removeItem = () => { throw Error('read only') }",
+    "Object.defineProperty(window, 'localStorage', { value: { getItem: () => '', setItem() {}, removeItem() {} } })",
+    "Object.defineProperty(window, 'localStorage', { value: { getItem: () => '[', setItem() {}, removeItem() {} } })",
+    """
+    const add = (name) => document.body.append(Object.assign(document.createElement('form'), { name }))
+    addEventListener('DOMContentLoaded', () => ['title', 'referrer', 'cookie', 'hidden'].forEach(add))
+    Intl.DateTimeFormat = () => { throw RangeError('of the locale') }
+    """,
+    """
+    const send = fetch; let requests = 0
+    window.fetch = (...given) => (requests++ ? send(...given) : { ok: true })
+    """,
 ]
 
 
 def test_events_arrive_from_pages_with_old_libraries_broken_storage_and_a_lying_network_state(
     browser: AnyBrowser, shop: Shop, site: MakeSite
 ) -> None:
-    place = site()
+    place, tabs = site(), []
     for number, code in enumerate(SPOILT):
         tab = browser.tab()
         tab.run_first(code)
         place.visit(tab, f"/{number}")
         click(tab, number)
-        tab.evaluate(f"ingestd.track('Order Completed', {{ order_id: 's-{number}', products: [{{ price: 1 }}] }})")
+        order = f"{{ order_id: 's-{number}', products: [{{ price: 1 }}], lost: NaN }}"
+        tab.evaluate(f"ingestd.track('Order Completed', {order})")
+        tabs.append(tab)
     wait_until(lambda: len(arrived(shop, place, "Order Completed")) == len(SPOILT))
     assert sorted(numbers(shop, place)) == list(range(len(SPOILT)))
+    assert all(
+        order["context"]["library"]["dropped"]["unserializable"] for order in arrived(shop, place, "Order Completed")
+    )
+    assert max(len([url for url in tab.requests if url.endswith("/batch")]) for tab in tabs) < 10
     assert all(order["data"]["products"] == [{"price": 1}] for order in arrived(shop, place, "Order Completed"))
     assert all("campaign" not in record["context"] for record in arrived(shop, place))
 
@@ -71,6 +91,8 @@ def test_values_that_json_lacks_do_not_cost_their_event(browser: AnyBrowser, sho
             half: 'shoes \\ud83d', ['key \\ude00']: 'whole \\ud83d\\ude00', nobody: { __proto__: null, a: 1 },
             coupon: null, products: [{ price: '19.90', quantity: ' 2 ', row: 7n }, undefined],
             deep, address: new URL('https://a.example/b'),
+            node: { nodeType: 'page' }, moment: { valueOf: () => 7, toJSON: () => '12:00' },
+            same: { a: 1, toJSON() { return this } }, later: { valueOf() { throw TypeError() }, toJSON: () => '13:00' },
         })
         document.title = 'Great shoes \\ud83d'
     }""")
@@ -85,7 +107,8 @@ def test_values_that_json_lacks_do_not_cost_their_event(browser: AnyBrowser, sho
         "order_id": "o", "row": "12345678901234567890", "map": {"a": ["1"]}, "set": [1, 2], "round": {"name": "round"},
         "when": "1970-01-01T00:00:00.000Z", "money": "19.90", "text": "boxed", "half": "shoes \ufffd",
         "key \ufffd": "whole \U0001f600", "nobody": {"a": 1}, "products": [{"price": 19.9, "quantity": 2, "row": "7"}],
-        "address": "https://a.example/b",
+        "address": "https://a.example/b", "node": {"nodeType": "page"}, "moment": "12:00", "same": {"a": 1},
+        "later": "13:00",
     }  # fmt: skip
     assert arrived(shop, place)[-1]["context"]["page"]["title"] == "Great shoes \ufffd"
 
@@ -114,6 +137,14 @@ def test_what_others_have_written_into_storage_and_cookies_is_replaced_and_count
     after = arrived(shop, place)[-1]["anonymousId"]
     assert after not in {first, "undefined", "TOSSED", "x" * 600}
     assert tab.evaluate("localStorage['ingestd.id']") == after
+    assert "campaign" not in arrived(shop, place)[-1]["context"]
+    # Each has the form of an entry, with members that no event may have.
+    tab.evaluate("""{
+        localStorage['ingestd.campaign'] = JSON.stringify({ found: ['x'], seen: Date.now() })
+        localStorage['ingestd.dropped'] = '{"refused": "5"}'
+    }""")
+    place.visit(tab, "/again")
+    assert dropped(shop, place, tab, 2) == {"storage": 1, "campaign": 1}
     assert "campaign" not in arrived(shop, place)[-1]["context"]
 
 
@@ -242,6 +273,10 @@ def test_an_event_that_a_firewall_or_the_daemon_refuses_takes_no_neighbour(
         click(tab, 3, 4)
         tab.evaluate("ingestd.consent(true)")
         wait_until(lambda: numbers(shop, place) == [1, 2, 3, 4])
+        posts = proxy.posts()
+        for post, following in itertools.pairwise(posts):
+            if post.reply.status == 403:  # a shop that is blocked altogether has hundreds of events
+                assert following.at - post.at > 0.9
         click(tab, 5)
         wait_until(lambda: numbers(shop, place)[-1] == 5)
         assert arrived(shop, place, "Products Searched") == []
