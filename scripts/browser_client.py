@@ -17,7 +17,7 @@ _JOIN = ("esbuild", "--bundle", "--target=es2021", "--log-level=warning")
 _COMPRESS = "passes=3,ecma=2020,unsafe_arrows,pure_getters,hoist_funs,inline=1,conditionals=false"
 _SHRINK = (
     "terser", "--module", "--mangle", "--compress", _COMPRESS,
-    "--mangle-props", "regex=/^(granted|refused)$/",  # members of `state` alone
+    "--mangle-props", "regex=/^(granted|refused|batch|next)$/",  # members of objects that stay in the client
 )  # fmt: skip
 
 

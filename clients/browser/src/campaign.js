@@ -19,6 +19,7 @@ const isVisit = ({ found = {}, seen }) =>
 /** The campaign after these further addresses. */
 export function campaign(...addresses) {
   const now = Date.now()
+  const { secrets } = state.options
   const kept = entry('ingestd.campaign', isVisit)
   const lasts = kept && Math.abs(now - kept.seen) < VISIT
   let found = lasts ? kept.found : undefined
@@ -28,14 +29,14 @@ export function campaign(...addresses) {
     addresses.unshift(name) // the page may have changed its address since
     // The visitor has consented only on this page. A page that is reloaded has the referrer of its first time.
     const referrer = `${document.referrer}`
-    if (!lasts && type === 'navigate' && isOwn(referrer) && json(campaignOf(referrer)) !== json(kept?.found)) {
+    if (!lasts && type === 'navigate' && isOwn(referrer) && json(campaignOf(referrer, secrets)) !== json(kept?.found)) {
       addresses.unshift(referrer)
     }
   }
   for (const each of addresses) {
     if (each === address) continue
     address = each
-    const { nooverride, ...named } = campaignOf(each) ?? {}
+    const { nooverride, ...named } = campaignOf(each, secrets) ?? {}
     if (Object.keys(named).length && !(nooverride && found)) found = named
   }
   if (found || kept) write('ingestd.campaign', json({ found, seen: now }))

@@ -31,7 +31,7 @@ export function write(name, value) {
 export function remove(name) {
   memory.delete(name)
   device(name, () => localStorage.removeItem(name))
-  if (typeof load(name) === 'string') memory.set(name, null)
+  if (load(name) != null) memory.set(name, null)
 }
 
 export function names() {
@@ -42,7 +42,7 @@ export function names() {
 /** The value of an entry; undefined if there is none. One that this client has not made is removed and counted. */
 export function entry(name, fits) {
   const text = read(name)
-  if (typeof text !== 'string') return
+  if (text == null) return
   try {
     const value = JSON.parse(text)
     if (fits(value)) return value
@@ -81,10 +81,10 @@ function bake(name, value) {
  */
 export function recall(name, form) {
   const start = cookie(name)
-  const valueOf = (each) => each.startsWith(start) && each.slice(start.length)
+  const valueOf = (each) => (each.startsWith(start) ? each.slice(start.length) : null)
   const found = [...(device(name, () => document.cookie.split('; ').map(valueOf)) ?? []), read(name)]
-  const right = found.find((each) => form.test(each)) // nor has `undefined` the form
-  if (right || !found.some((each) => typeof each === 'string')) return right
+  const right = found.find((each) => form.test(each)) // nor have `undefined` and `null` the form
+  if (right || !found.some((each) => each != null)) return right
   remove(name)
   bake(name, '')
   count(name.slice(8))

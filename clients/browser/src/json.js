@@ -49,7 +49,7 @@ function object(value, above) {
   const inside = [...above, value]
   if (value instanceof Map) value = Object.fromEntries(value)
   // Not one that a library gave to all objects or lists.
-  const own = typeof value.toJSON === 'function' && !Array.isArray(value) && value.toJSON !== {}.toJSON
+  const own = value.toJSON && !Array.isArray(value) && value.toJSON !== {}.toJSON
   // `valueOf` is for a `String`. A time of `Temporal` throws there.
   const bare = value.toISOString?.() ?? (own ? value.toJSON() : (value.valueOf?.() ?? value))
   if (bare !== value) return written(bare, inside)

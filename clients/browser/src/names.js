@@ -4,16 +4,16 @@ import { isPlain } from './state.js'
 
 /** In an order that compresses well. */
 const KEYS = (
-  'Page View,Coupon Entered,Coupon Denied,Coupon Applied,Product Viewed,Product List Viewed,Promotion Viewed,' +
-  'Promotion Clicked,Product Added,Product Clicked,Payment Info Entered,Cart Viewed,Product Shared,' +
-  'Coupon Removed,Product List Filtered,Cart Shared,Checkout Started,Checkout Step Viewed,Account Deleted,' +
-  'Checkout Step Completed,Order Completed,Order Refunded,Product Removed,Signed In,Product Reviewed,' +
-  'Wishlist Product Added to Cart,Signed Out,Product Added to Wishlist,Product Removed from Wishlist,' +
-  'Products Searched,Account Created,Order Cancelled,Order Updated'
+  'Coupon Removed,Product Removed,Order Refunded,Order Cancelled,Order Updated,Product Reviewed,Product Viewed,' +
+  'Product List Viewed,Product Added,Coupon Denied,Product List Filtered,Checkout Started,Promotion Clicked,' +
+  'Coupon Entered,Checkout Step Viewed,Product Clicked,Coupon Applied,Order Completed,' +
+  'Product Removed from Wishlist,Signed Out,Product Shared,Cart Shared,Cart Viewed,Product Added to Wishlist,' +
+  'Signed In,Wishlist Product Added to Cart,Payment Info Entered,Checkout Step Completed,Account Created,' +
+  'Account Deleted,Products Searched,Promotion Viewed,Page View'
 ).split(',')
 /** The start of those whose data has the numbers. The position of a promotion is a text. */
 const WITH_NUMBERS = /^([COW]|Prod)/
-const NUMBERS = /^(price|quantity|position|total|revenue|shipping|tax|discount|value|step|rating)$/
+const NUMBERS = /^(position|discount|quantity|value|rating|shipping|step|total|price|revenue|tax)$/
 
 /** @type {Map<string, string>} */
 let keys

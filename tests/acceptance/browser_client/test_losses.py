@@ -203,16 +203,19 @@ def test_the_keepalive_budget_that_others_have_taken_does_not_hold_events_up(
 
 
 CORS = {"access-control-allow-origin": "*", "content-type": "text/html"}
-OF_OTHERS = [
+REFUSE_NO_EVENT = [
     Reply(403, CORS, b"<h1>Forbidden</h1>"),
     Reply(404, {**CORS, "content-type": "application/json"}, b'{"code": "NotFound", "message": "no route"}'),
     Reply(413, CORS, b"too large"),
     Reply(200, CORS, b"<h1>Please sign in to this network</h1>"),
     Reply(403, {}, b"no CORS"),
+    # Of a daemon that does not know the key yet, and behind a redirect that made a GET of the request.
+    Reply(401, CORS, b'{"type": "urn:ingestd:problem:invalid_key", "status": 401}'),
+    Reply(405, CORS, b'{"type": "urn:ingestd:problem:method_not_allowed", "status": 405}'),
 ]
 
 
-def test_an_answer_of_anybody_else_ends_no_wait(
+def test_an_answer_that_refuses_no_event_ends_no_wait(
     browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
 ) -> None:
     """Each site gets one of these answers to its first request."""
@@ -225,8 +228,8 @@ def test_an_answer_of_anybody_else_ends_no_wait(
 
     with recording_proxy(daemon.port) as proxy:
         proxy.answers = answers
-        places = [site(f"http://{proxy.host}") for _ in OF_OTHERS]
-        waiting |= {place.name.encode(): answer for place, answer in zip(places, OF_OTHERS, strict=True)}
+        places = [site(f"http://{proxy.host}") for _ in REFUSE_NO_EVENT]
+        waiting |= {place.name.encode(): answer for place, answer in zip(places, REFUSE_NO_EVENT, strict=True)}
         tabs = [place.open(browser) for place in places]
         for place, tab in zip(places, tabs, strict=True):
             click(tab, 1)
@@ -253,6 +256,36 @@ def test_a_pause_that_is_none_is_no_invitation_to_ask_again_and_again(
         ends = True
         click(tab, 1)
         wait_until(lambda: numbers(shop, place) == [1])
+        tab.open("about:blank")
+
+
+def test_a_firewall_that_does_not_say_that_it_refuses_stops_no_other_event(
+    browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
+) -> None:
+    """Its answer has no CORS headers, so that the page sees none, or is a page with the status 200."""
+    pages = {b"DROP TABLE": Reply(403, {}, b"blocked"), b"../etc": Reply(200, CORS, b"<h1>Rejected</h1>")}
+
+    def answers(method: str, body: bytes) -> Reply | None:
+        return next((page for word, page in pages.items() if word in body and method == "POST"), None)
+
+    with recording_proxy(daemon.port) as proxy:
+        proxy.answers = answers
+        tab = (place := site(f"http://{proxy.host}")).open(browser)
+        wait_until(lambda: len(arrived(shop, place)) == 1)
+        for number, query in enumerate(["DROP TABLE", "../etc", "shoes"]):
+            event: dict[str, Any] = {
+                "key": "Products Searched",
+                "data": {"query": query},
+                "anonymousId": "a-visitor-of-the-shop",
+            }
+            event["context"] = {"page": {"url": place.origin}}
+            waiting = f"{{ key: '{place.key}', event: {json.dumps(event)}, tried: Date.now() - 61e3 }}"
+            tab.evaluate(f"localStorage['ingestd.q{number}'] = JSON.stringify({waiting})")
+        tab.evaluate("void setInterval(() => dispatchEvent(new Event('online')), 50)")  # ends each pause
+        click(tab, 1)
+        wait_until(lambda: numbers(shop, place) == [1] and bool(arrived(shop, place, "Products Searched")))
+        assert [event["data"]["query"] for event in arrived(shop, place, "Products Searched")] == ["shoes"]
+        assert tab.evaluate("'ingestd.q0' in localStorage && 'ingestd.q1' in localStorage")
         tab.open("about:blank")
 
 
