@@ -209,9 +209,8 @@ REFUSE_NO_EVENT = [
     Reply(413, CORS, b"too large"),
     Reply(200, CORS, b"<h1>Please sign in to this network</h1>"),
     Reply(403, {}, b"no CORS"),
-    # Of a daemon that does not know the key yet, and behind a redirect that made a GET of the request.
+    # Of a daemon that does not know the key yet.
     Reply(401, CORS, b'{"type": "urn:ingestd:problem:invalid_key", "status": 401}'),
-    Reply(405, CORS, b'{"type": "urn:ingestd:problem:method_not_allowed", "status": 405}'),
 ]
 
 
