@@ -112,7 +112,8 @@ def test_a_forked_command_is_like_the_installed_one(command: str, shop: Shop, al
 
 def test_a_forked_daemon_is_a_process_of_its_own(tmp_path: Path, always_forked: None) -> None:
     shop = Shop(tmp_path)
-    seen = []
+    seen: list[tuple[object, ...]] = []
+    numbers: list[int] = []
     for prefix in (INSTALLED, ()):
         with Daemon(shop.config, prefix=prefix) as daemon:
             assert daemon.pid in children(os.getpid())
@@ -124,9 +125,12 @@ def test_a_forked_daemon_is_a_process_of_its_own(tmp_path: Path, always_forked: 
             environment = {each for each in environment if not each.startswith((b"PYTEST_", b"_="))}
             files = [target for number, target in sorted(open_files(daemon.pid).items()) if number < 3]
             seen.append(
-                ({name: status[name] for name in kept}, command, environment, len(open_files(daemon.pid)), files[:2],
-                 os.readlink(process / "cwd"))
-            )  # fmt: skip
+                ({name: status[name] for name in kept}, command, environment, files[:2], os.readlink(process / "cwd"))
+            )
+            if not numbers:
+                numbers.append(len(open_files(daemon.pid)))
+            # A daemon opens files for a moment.
+            wait_until(lambda pid=daemon.pid: len(open_files(pid)) == numbers[0])  # type: ignore[misc]
             os.kill(daemon.pid, signal.SIGKILL)
             assert daemon.wait() == -signal.SIGKILL
     assert seen[0] == seen[1]

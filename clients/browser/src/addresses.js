@@ -6,49 +6,49 @@ const LONGEST_VALUE = 256
 const TAGS = ['source', 'medium', 'name', 'term', 'content', 'click_id']
 const CLICK_ID = /^(([dgy]|fb|tt|tw)clid|[gw]braid|msclkid|li_fat_id|ScCid|epik|rdt_cid)$/i
 
+/** An e-mail address, encoded any number of times. */
+const MAIL = /[^\s@](@|%(25)*40)[^\s@]+\.\w/i
+
 /** Words in the name of a parameter that make its value a secret. */
 export const SECRETS =
-  'token code password pass pwd key apikey secret credential auth signature sig session sid otp pin jwt email mail phone'.split(
-    ' ',
-  )
+  'token code password passwd pass pwd key apikey secret credential auth signature sig session sessid sid otp pin ' +
+  'jwt email mail phone'
 
-/** The campaign in the query of an address, otherwise in its fragment; undefined if there is none. */
-export function campaignOf(address) {
+/** The campaign in the query of an address, otherwise in its fragment, without secrets; undefined if there is none. */
+export function campaignOf(address, words) {
   const [start, fragment = ''] = address.split(/#(.*)/s)
   const [path, inside] = fragment.split(/\?(.*)/s)
-  return campaignIn(start.split(/\?(.*)/s)[1]) ?? campaignIn(inside || path)
+  return campaignIn(start.split(/\?(.*)/s)[1], words) ?? campaignIn(inside || path, words)
 }
 
-function campaignIn(query) {
+function campaignIn(query, words) {
   const found = { __proto__: null }
   for (const [name, given] of new URLSearchParams(`&${query}`)) {
     const value = given.trim().slice(0, LONGEST_VALUE)
-    if (!value) continue
+    if (!value || isSecret([[name, value]], words)) continue
     const tag = /^utm_([a-z]\w{0,30})$/i.exec(name)?.[1].toLowerCase()
     if (tag) found[tag === 'campaign' ? 'name' : tag] ??= value
     if (CLICK_ID.test(name) && !found.click_id) [found.click_id, found.click_id_type] = [value, name]
   }
-  return TAGS.some((name) => found[name]) ? found : undefined
+  if (TAGS.some((name) => found[name])) return found
 }
 
 /** The address without fragment, user and secrets. `words` are like `SECRETS`. */
 export function withoutSecrets(address, words) {
-  const [place, ...parameters] = `${address}`.split('#')[0].slice(0, LONGEST).split(/(?=[?&;])/)
-  const folders = place.replace(/\/\/[^/]*@/, '//').split('/')
-  const path = folders.map((each) => (/.(@|%40).*\./i.test(each) ? '' : each)).join('/')
-  const kept = parameters.filter((each) => !isSecret(each.slice(1), words))
-  if (kept[0] !== parameters[0]) kept[0] = kept[0]?.replace(/^&/, '?')
-  return path + kept.join('')
+  const [place, query = ''] = `${address}`.split('#')[0].slice(0, LONGEST).split(/\?(.*)/s)
+  const kept = (text, part) => text.replace(part, (each) => (isSecret(new URLSearchParams(each), words) ? '' : each))
+  const path = kept(place.replace(/\/\/[^/]*@/, '//'), /[&;]?[^/&;]+/g)
+  const parameters = kept(query, /[&;]?[^&;]+/g).replace(/^[&;]+/, '')
+  return parameters ? `${path}?${parameters}` : path
 }
 
-function isSecret(parameter, words) {
-  const [[name, value] = ['', '']] = new URLSearchParams(parameter)
-  if (/[^\s@]@[^\s@]+\.\w/.test(name + value)) return true
-  if (!value) return false
-  const parts = name.replace(/([a-z])([A-Z])/g, '$1 $2').toLowerCase().split(/[^a-z]+/)
+function isSecret([[name, value] = ['', '']], words) {
+  if (MAIL.test(name + value)) return true
+  const parts = name.replace(/([a-z])([A-Z])/g, '$1 $2').toLowerCase().split(/\P{L}+/u)
   // Long words are found in `accesstoken` too, but `key` is not found in `monkey`.
-  if (words.some((word) => parts.some((each) => each === word || (word[4] && each.includes(word))))) return true
+  const isIn = (word) => parts.some((each) => each === word || (word[4] && each.includes(word)))
+  if (value && words.some(isIn)) return true
   // An address as a value has parameters, too.
   const inside = value.replace(/%3d/gi, '=').split(/[?&#;]|%3f|%26|%23/i)
-  return inside.some((each) => each.includes('=') && isSecret(each, words))
+  return inside.some((each) => each.includes('=') && isSecret(new URLSearchParams(each), words))
 }

@@ -2,8 +2,9 @@
 
 import { SECRETS } from './addresses.js'
 import { campaign, endCampaign } from './campaign.js'
-import { count, forget, isEvent, memory, recall, remember, write } from './device.js'
+import { count, forget, isEvent, load, memory, recall, remember, write } from './device.js'
 import { ID, note, send, visitor } from './events.js'
+import { copy } from './json.js'
 import { later, leave, online, stop } from './sender.js'
 import { isPlain, random, state, warn } from './state.js'
 
@@ -28,8 +29,11 @@ function begin(given) {
 }
 
 function start(given) {
-  const options = { __proto__: null, beforeConsent: 'store', interval: 1000, secrets: SECRETS, ...given }
+  const options = { __proto__: null, ...given }
   state.options = options
+  options.beforeConsent ??= 'store'
+  options.interval ??= 1000
+  options.secrets = `${options.secrets ?? SECRETS}`.toLowerCase().match(/\p{L}+/gu) ?? []
   const decision = decided()
   state.granted = decision === 'yes'
   state.refused = isBlocked() || decision === 'no'
@@ -41,14 +45,8 @@ function start(given) {
   later(options.interval) // for events of earlier pages
 }
 
-/** The visitor's decision, which the device may always keep: yes, no, or blank. */
-function decided() {
-  const { granted } = state
-  state.granted = true
-  const decision = recall('ingestd.consent', DECISION) ?? (stores() ? 'yes' : '')
-  state.granted = granted
-  return decision
-}
+/** The visitor's decision: yes, no, or blank. */
+const decided = () => recall('ingestd.consent', DECISION) ?? (stores() ? 'yes' : '')
 
 /** Another page may have changed the decision. */
 function follow() {
@@ -63,7 +61,10 @@ function listen() {
   addEventListener('pagehide', leave)
   addEventListener('pageshow', ({ persisted }) => {
     if (!persisted) return
-    for (const name of memory.keys()) if (!isEvent(name)) memory.delete(name)
+    // Another page may have replaced what the device keeps, or removed the decision.
+    for (const name of memory.keys()) {
+      if (name === 'ingestd.consent' || (!isEvent(name) && load(name))) memory.delete(name)
+    }
     follow()
     later(0)
     if (restored) page()
@@ -76,13 +77,16 @@ function listen() {
   if (singlePage) watchHistory()
 }
 
+/** Path and query, to be compared. Some shops have the path behind `#/` or `#!/`; without one it ends in `null`. */
+const place = () => [location.pathname + /^#!?\/[^?]*/.exec(location.hash), location.search]
+
 /** A change of the path is a view, and so is one of the query unless it replaces the address. */
 function watchHistory() {
-  let { pathname, search } = location
+  let now = place()
   const moved = (replaced) => {
-    const isView = location.pathname !== pathname || (location.search !== search && !replaced)
-    ;({ pathname, search } = location)
-    if (isView) page()
+    const [path, query] = now
+    now = place()
+    if (path !== now[0] || (query !== now[1] && !replaced)) page()
   }
   for (const name of ['pushState', 'replaceState']) {
     const original = history[name]
@@ -101,16 +105,13 @@ function decide(yes) {
     state.refused = false
     remember('ingestd.id', recall('ingestd.id', ID) ?? random())
     remember('ingestd.consent', 'yes')
-    ;[...memory].forEach(([name, value]) => write(name, value))
+    ;[...memory].forEach(([name, value]) => value && write(name, value))
     later(0)
   } else {
     stop()
     forget()
     state.refused = state.options.beforeConsent !== 'anonymous'
-    if (!stores()) return
-    state.granted = true // only for the decision
-    remember('ingestd.consent', 'no')
-    state.granted = false
+    if (stores()) remember('ingestd.consent', 'no')
   }
 }
 
@@ -129,12 +130,12 @@ const guarded =
 /** A function that waits for init. Its first argument is the note of the call. */
 const safe = (work) =>
   guarded((...given) => {
-    const seen = replayed ?? note()
+    const seen = replayed || note()
     const call = guarded(() => work(seen, ...given))
     state.options ? call() : early.push(call)
   })
 
-const known = (id) => (id === undefined || id === null || id === '' ? undefined : `${id}`)
+const known = (id) => `${id ?? ''}` || undefined
 
 function addEvent(seen, name, data, fields, base) {
   send({ key: `${name}`, data }, seen, fields, { ...registered, ...base })
@@ -165,7 +166,8 @@ export const group = safe((seen, groupId, traits, fields) => {
   addIdentify(seen, { userId: user, traits: { groups: { [groupId]: traits ?? {} } } }, fields)
 })
 export const register = safe((seen, properties) => {
-  registered = { ...registered, ...properties }
+  if (!isPlain(properties)) throw TypeError()
+  registered = { ...registered, ...copy(properties) }
 })
 export const reset = safe(() => {
   user = undefined
@@ -173,7 +175,7 @@ export const reset = safe(() => {
   endCampaign()
   remember('ingestd.id', random())
 })
-export const consent = safe((seen, yes) => decide(yes))
+export const consent = safe((seen, yes) => decide(yes === true))
 export const ready = safe((seen, callback) => queueMicrotask(callback))
 export const flush = safe(() => later(0))
 export const anonymousId = () => (state.options && !state.refused ? visitor() : undefined)
@@ -184,13 +186,14 @@ const stub = globalThis.ingestd
 if (Array.isArray(stub?.calls)) {
   const { calls } = stub
   // Functions that a script has taken before still push their calls.
-  const push = (each) => {
+  const push = guarded((each) => {
     const { at, url, title } = each
     const [name, ...given] = each
-    replayed = at > 0 ? { at, url: `${url}`, title: `${title}` } : undefined
+    // A script above the page's title has seen none.
+    replayed = at > 0 && { at, url: `${url}`, title: `${title || document.title}` }
     api[name]?.(...given)
     replayed = undefined
-  }
+  })
   Object.assign(stub, api, { calls: { push } })
   calls.forEach(push)
 }

@@ -3,7 +3,7 @@
 import { campaignOf } from './addresses.js'
 import { entry, read, write } from './device.js'
 import { json } from './json.js'
-import { state } from './state.js'
+import { isPlain, state } from './state.js'
 
 const VISIT = 1800e3 // milliseconds without an event
 
@@ -14,11 +14,12 @@ let address // the last one that was read
 export const navigation = () => performance.getEntriesByType('navigation')[0] ?? { name: '' }
 
 const isVisit = ({ found = {}, seen }) =>
-  seen > 0 && Object.values(found).every((value) => typeof value === 'string' && value.length < 300)
+  seen > 0 && isPlain(found) && Object.values(found).every((value) => typeof value === 'string' && value.length < 300)
 
 /** The campaign after these further addresses. */
 export function campaign(...addresses) {
   const now = Date.now()
+  const { secrets } = state.options
   const kept = entry('ingestd.campaign', isVisit)
   const lasts = kept && Math.abs(now - kept.seen) < VISIT
   let found = lasts ? kept.found : undefined
@@ -28,14 +29,14 @@ export function campaign(...addresses) {
     addresses.unshift(name) // the page may have changed its address since
     // The visitor has consented only on this page. A page that is reloaded has the referrer of its first time.
     const referrer = `${document.referrer}`
-    if (!lasts && type === 'navigate' && isOwn(referrer) && json(campaignOf(referrer)) !== json(kept?.found)) {
+    if (!lasts && type === 'navigate' && isOwn(referrer) && json(campaignOf(referrer, secrets)) !== json(kept?.found)) {
       addresses.unshift(referrer)
     }
   }
   for (const each of addresses) {
     if (each === address) continue
     address = each
-    const { nooverride, ...named } = campaignOf(each) ?? {}
+    const { nooverride, ...named } = campaignOf(each, secrets) ?? {}
     if (Object.keys(named).length && !(nooverride && found)) found = named
   }
   if (found || kept) write('ingestd.campaign', json({ found, seen: now }))

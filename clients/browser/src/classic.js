@@ -2,4 +2,4 @@
 
 import { api } from './api.js'
 
-globalThis.ingestd ??= api
+if (!globalThis.ingestd?.init) globalThis.ingestd = api // it may be an element with this id

@@ -2,43 +2,47 @@
 
 import { isPlain, state } from './state.js'
 
-/** All that this page has kept: a shop may clear the storage, or the browser has none. @type {Map<string, string>} */
+/**
+ * All that this page has kept: a shop may clear the storage, or the browser has none. Null is an entry that the storage
+ * does not let go. @type {Map<string, string | null>}
+ */
 export const memory = new Map()
 
-/** Undefined if storage is forbidden, broken or full. */
-function device(work) {
+/** Undefined if storage is forbidden, broken or full. It may always have the visitor's decision. */
+function device(name, work) {
   try {
-    if (state.granted) return work()
+    if (state.granted || name === 'ingestd.consent') return work()
   } catch {}
 }
 
-const load = (name) => device(() => localStorage.getItem(name))
+export const load = (name) => device(name, () => localStorage.getItem(name))
 
 export const isEvent = (name) => name.startsWith('ingestd.q')
 
 export function read(name) {
-  return memory.get(name) ?? load(name)
+  return memory.has(name) ? memory.get(name) : load(name)
 }
 
 export function write(name, value) {
   memory.set(name, value)
-  device(() => localStorage.setItem(name, value))
+  device(name, () => localStorage.setItem(name, value))
 }
 
 export function remove(name) {
   memory.delete(name)
-  device(() => localStorage.removeItem(name))
+  device(name, () => localStorage.removeItem(name))
+  if (load(name) != null) memory.set(name, null)
 }
 
 export function names() {
-  const all = new Set([...(device(() => Object.keys(localStorage)) ?? []), ...memory.keys()])
-  return [...all].filter((name) => name.startsWith('ingestd.')).sort()
+  const all = new Set([...(device('', () => Object.keys(localStorage)) ?? []), ...memory.keys()])
+  return [...all].filter((name) => name.startsWith('ingestd.') && memory.get(name) !== null).sort()
 }
 
 /** The value of an entry; undefined if there is none. One that this client has not made is removed and counted. */
 export function entry(name, fits) {
   const text = read(name)
-  if (typeof text !== 'string') return
+  if (text == null) return
   try {
     const value = JSON.parse(text)
     if (fits(value)) return value
@@ -47,17 +51,18 @@ export function entry(name, fits) {
   count(name === 'ingestd.campaign' ? 'campaign' : 'storage')
 }
 
-const areCounts = (value) => isPlain(value) && Object.values(value).every((times) => times > 0)
+const areCounts = (value) => isPlain(value) && Object.values(value).every(Number.isInteger)
 
 /** How many things this device has lost, by reason; undefined if none. */
 export function dropped() {
   return entry('ingestd.dropped', areCounts)
 }
 
-export function count(reason, times = 1) {
+export function count(reason) {
   const all = dropped() ?? dropped() ?? {} // an unreadable count makes a new one
-  all[reason] = (all[reason] ?? 0) + times
-  write('ingestd.dropped', JSON.stringify(all))
+  all[reason] = (all[reason] ?? 0) + 1
+  // By hand, since libraries change what `JSON.stringify` makes of an object.
+  write('ingestd.dropped', `{${Object.entries(all).map(([each, number]) => `"${each}":${number}`)}}`)
 }
 
 const ofDomain = (start) => (state.options.domain ? start + state.options.domain : '')
@@ -67,7 +72,7 @@ const cookie = (name) => `${name}${ofDomain('.')}=`
 
 function bake(name, value) {
   const rest = `path=/; samesite=lax; max-age=${value ? 31536000 : 0}${ofDomain('; domain=')}`
-  device(() => (document.cookie = `${cookie(name)}${value}; ${rest}`))
+  device(name, () => (document.cookie = `${cookie(name)}${value}; ${rest}`))
 }
 
 /**
@@ -76,10 +81,10 @@ function bake(name, value) {
  */
 export function recall(name, form) {
   const start = cookie(name)
-  const cookies = device(() => document.cookie.split('; ').filter((each) => each.startsWith(start))) ?? []
-  const found = [...cookies.map((each) => each.slice(start.length)), memory.get(name), load(name)]
-  const right = found.find((each) => form.test(each)) // nor has `undefined` the form
-  if (right || !found.some((each) => typeof each === 'string')) return right
+  const valueOf = (each) => (each.startsWith(start) ? each.slice(start.length) : null)
+  const found = [...(device(name, () => document.cookie.split('; ').map(valueOf)) ?? []), read(name)]
+  const right = found.find((each) => form.test(each)) // nor have `undefined` and `null` the form
+  if (right || !found.some((each) => each != null)) return right
   remove(name)
   bake(name, '')
   count(name.slice(8))

@@ -35,7 +35,10 @@ function context(url, title) {
     page: { url: page, referrer: before ?? withoutSecrets(document.referrer, secrets), title: title.slice(0, 1000) },
     campaign: campaign(url),
     locale: navigator.language,
-    timezone: Intl.DateTimeFormat().resolvedOptions().timeZone,
+    // Some systems have a locale that throws here.
+    get timezone() {
+      return Intl.DateTimeFormat().resolvedOptions().timeZone
+    },
     userAgent: navigator.userAgent,
     viewport: { width: innerWidth, height: innerHeight },
   }
@@ -51,9 +54,9 @@ function time(at) {
 function changed(event) {
   try {
     const made = state.options.before_send?.(event)
-    if (made === null || isPlain(made)) return made
-    if (made !== undefined) throw TypeError()
-    return event
+    if (made === undefined) return event
+    if (made !== null && !made.messageId) throw TypeError() // such as a promise
+    return made
   } catch (error) {
     count('before_send')
     warn(error)
@@ -79,7 +82,7 @@ export function send(event, { at, url, title }, fields, base) {
     anonymousId: event.anonymousId ?? visitor(),
     messageId: random(),
     timestamp: time(at),
-    context: { ...context(url, title), ...given.context },
+    context: { ...copy(context(url, title)), ...given.context },
   })
   if (!made) return
   add(options.key, made)

@@ -45,28 +45,28 @@ function written(value, above) {
 
 function object(value, above) {
   // A very deep object, a cyclic one, an element of the page or its window.
-  if (above[deepest] || above.includes(value) || value.nodeType || value.window === value) throw TypeError()
+  if (above[deepest] || above.includes(value) || value.nodeType > 0 || value.window === value) throw TypeError()
   const inside = [...above, value]
-  const bare = value.toISOString?.() ?? value.valueOf?.() ?? value // of a `Date` or a `String`
-  if (bare !== value) return written(bare, inside)
   if (value instanceof Map) value = Object.fromEntries(value)
+  // Not one that a library gave to all objects or lists.
+  const own = value.toJSON && !Array.isArray(value) && value.toJSON !== {}.toJSON
+  // `valueOf` is for a `String`. A time of `Temporal` throws there.
+  const bare = value.toISOString?.() ?? (own ? value.toJSON() : (value.valueOf?.() ?? value))
+  if (bare !== value) return written(bare, inside)
   if (value[Symbol.iterator]) {
-    const parts = []
+    let parts = ''
     for (const each of value) {
-      parts.push(part(() => each, inside))
+      const text = part(() => each, inside)
+      if (text) parts += `,${text}`
       if (left < -1) break // which has been counted
     }
-    return `[${parts.filter((each) => each).join()}]`
+    return `[${parts.slice(1)}]`
   }
-  // Not one that a library gave to all objects.
-  if (typeof value.toJSON === 'function' && value.toJSON !== Object.prototype.toJSON) {
-    return written(value.toJSON(), inside)
-  }
-  const members = []
+  let members = ''
   for (const name of Object.keys(value)) {
     const text = part(() => value[name], inside)
-    if (text) members.push(`${quote(name)}:${text}`)
+    if (text) members += `,${quote(name)}:${text}`
     if (left < -1) break
   }
-  return `{${members.join()}}`
+  return `{${members.slice(1)}}`
 }

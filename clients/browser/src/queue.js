@@ -18,7 +18,7 @@ let stamp = 0
 let added = 0
 
 /** A key stands in a header. */
-export const isKey = (key) => typeof key === 'string' && /^[\x21-\x7e]+$/.test(key)
+export const isKey = (key) => /^[!-~]+$/.test(key ?? '')
 
 const isWaiting = ({ key, event }) => isKey(key) && isPlain(event)
 

@@ -24,7 +24,7 @@ export function later(wait) {
 /** Sends one request at a time. A page that ends sends at once what is not yet on its way. */
 export function send(ends) {
   clearTimeout(timer)
-  timer = undefined
+  timer = 0
   const { options, granted, refused } = state
   if (refused || !(granted || options.beforeConsent === 'anonymous') || (requests.size && ends !== true)) return
   trim()
@@ -38,7 +38,7 @@ export function send(ends) {
 
 async function request(batch) {
   const abort = new AbortController()
-  const timeout = setTimeout(() => abort.abort(), 30e3)
+  setTimeout(() => abort.abort(), 30e3) // without effect on a request that has ended
   requests.add(abort)
   for (const each of batch) {
     sent.set(each.name, each)
@@ -49,11 +49,10 @@ async function request(batch) {
   let told
   try {
     answer = await post(batch, abort.signal)
-    told = await answer.json().catch(() => {})
+    told = await answer.json() // no JSON if somebody else has answered
   } catch (error) {
     warn(error)
   }
-  clearTimeout(timeout)
   requests.delete(abort)
   // Without those that were removed because the visitor has refused.
   const left = batch.filter(({ name }) => sent.delete(name))
@@ -71,53 +70,61 @@ async function post(batch, signal) {
     keepalive: events.length <= ROOM,
     signal,
   }
-  const url = `${state.options.host.replace(/\/+$/, '')}/api/v1/analytics/batch`
+  const url = `${state.options.host}`.replace(/\/*$/, '/api/v1/analytics/batch')
   try {
     return await fetch(url, init)
   } catch (error) {
-    if (!init.keepalive || signal.aborted) throw error
+    if (!init.keepalive) throw error
     // Requests that may outlive the page share 64 KiB, and others may have taken them.
     init.keepalive = false
     return fetch(url, init)
   }
 }
 
-const isBad = (status) => status >= 400 && status < 500 && status !== 408 && status !== 429
+const isBad = (status) => /^4(?!08|29)/.test(status)
 
 /** Does with each event what was said of it. Returns when to send the next, in milliseconds. */
 function settle(batch, left, answer, told) {
   const status = answer?.status
-  // Anybody on the way may answer 403 or 404. These problems are the daemon's.
+  // Anybody on the way may answer 403 or 404. These problems are the daemon's, but perhaps of the key or the origin.
   const own = /^urn:ingestd:/.test(told?.type)
-  if (isBad(status) && batch.length > 1 && (!own || status === 400 || status === 413)) {
-    most = batch.length >> 1 // to find the event at fault
+  const isOfEvents = !own || status === 400 || status === 413
+  // A firewall's page may come with 200.
+  const isDoubtful = isBad(status) || (status === 200 && !told?.results)
+  const next = isDoubtful ? 1000 : 0
+  // To find the event at fault. A firewall's answer without CORS is none.
+  if (isDoubtful || !answer) most = batch.length / 2
+  if (isDoubtful && batch[1] && isOfEvents) {
     for (const each of left) put({ ...each, after: 0 })
-    return own ? 0 : 1000
+    return next
   }
   let pauses = false
   for (const each of left) {
-    const result = own ? told : status === 200 && told?.results?.[batch.indexOf(each)]
-    if (result?.status === 200) remove(each.name)
-    else if (isBad(result?.status)) {
-      drop(each.name, 'refused')
-      const faults = result.errors?.map(({ pointer, message }) => `${pointer}: ${message}`) ?? [result.detail]
-      warn(result.status, each.event.key ?? each.event.type, ...faults)
-    } else if (isBad(status) || (result?.status === 500 && !own)) {
+    const result = own ? told : told?.results?.[batch.indexOf(each)]
+    if (result?.status === 200) {
+      remove(each.name)
+      continue
+    }
+    warn(each.event.key, JSON.stringify(result))
+    const age = Date.now() - each.tried
+    const after = Date.now() + Math.min(120e3, Math.max(2000, age))
+    if (isBad(result?.status) && isOfEvents) drop(each.name, 'refused')
+    else if (isDoubtful || (result?.status === 500 && !own)) {
       // Perhaps only this event is at fault, so the others go on.
-      const now = Date.now()
-      put({ ...each, after: now + Math.min(LONGEST, Math.max(2000, now - each.tried)) })
+      put({ ...each, after })
     } else {
       pauses = true
-      put({ ...each, after: 0, tried: result ? undefined : each.tried }) // the daemon has not stored it
+      const isFault = most < 1 && age > 60e3 // it was alone, and had no answer
+      put({ ...each, after: isFault && after, tried: result ? undefined : each.tried }) // the daemon has not stored it
     }
   }
   if (!pauses) {
     attempts = 0
     most *= 2
     remove('ingestd.pause')
-    return 0
+    return next
   }
-  const asked = 1000 * answer?.headers.get('retry-after')
+  const asked = 1000 * answer?.headers?.get('retry-after')
   const wait = (asked > 0 ? Math.min(LONGEST, asked) : Math.min(60e3, 1000 * 2 ** attempts++)) * (1 + Math.random() / 2)
   write('ingestd.pause', `${Date.now() + wait}`)
   return wait

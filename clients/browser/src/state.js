@@ -1,13 +1,11 @@
 // What all parts of the client know.
 
-export const state = {
-  /** @type {import('../ingestd.d.ts').Options} */
-  options: undefined,
-  /** Whether the device may keep anything. */
-  granted: false,
-  /** Whether events are dropped. */
-  refused: false,
-}
+/**
+ * `granted`: whether the device may keep anything. `refused`: whether events are dropped.
+ *
+ * @type {{ options?: import('../ingestd.d.ts').Options, granted?: boolean, refused?: boolean }}
+ */
+export const state = {}
 
 export const isPlain = (value) => typeof value === 'object' && value && !Array.isArray(value)
 

@@ -43,7 +43,8 @@ def test_calls_as_people_write_them(browser: AnyBrowser, shop: Shop, site: MakeS
     place = site()
     tab = place.open(browser)
     tab.evaluate("""{
-        ingestd.register({ shop: 'outlet', variant: 'a' }); ingestd.register({ variant: 'b' })
+        const own = { shop: 'outlet', variant: ['a'] }; ingestd.register(own); own.variant.push('later')
+        ingestd.register({ variant: 'b' }); ingestd.register('gold')
         ingestd.page('Home'); ingestd.page('Kitchen', 'Cups', { sort: 'price' })
         ingestd.page({ own: 1 }, { dispatchId: 'm' })
         ingestd.track('order_completed', {
@@ -112,17 +113,18 @@ def test_before_send_changes_or_drops_an_event_and_one_that_throws_is_counted(
         if (event.data.number === 1) throw Error('of the shop')
         if (event.data.number === 2) return 'text'
         if (event.data.number === 3) return { ...event, data: { number: 33 } }
+        if (event.data.number === 6) return Promise.resolve(event)
         event.context.page.title = 'hidden'
     }"""
     tab = place.open(browser)
     tab.evaluate("window.kept = { number: 4 }, ingestd.track('Product Clicked', kept)")
-    click(tab, 1, 2, 3, 5)
+    click(tab, 1, 2, 3, 6, 5)
     wait_until(lambda: numbers(shop, place) == [4, 33, 5])
     assert tab.evaluate("kept") == {"number": 4}
     assert arrived(shop, place, "Page View") == []
     last = arrived(shop, place)[-1]["context"]
     assert last["page"]["title"] == "hidden"
-    assert last["library"]["dropped"] == {"before_send": 2}
+    assert last["library"]["dropped"] == {"before_send": 3}
 
 
 def test_a_single_page_shop_has_its_views_counted(browser: AnyBrowser, shop: Shop, site: MakeSite) -> None:
@@ -143,6 +145,10 @@ def test_a_single_page_shop_has_its_views_counted(browser: AnyBrowser, shop: Sho
     assert [page["url"] for page in pages] == [place.origin + path for path in paths]
     assert [page["referrer"] for page in pages] == ["", *[place.origin + path for path in paths[:-1]]]
     assert pages[1]["title"] == "Product 1"
+    for fragment in ("#/p-3", "#!/p-4", "#!/p-4?size=1", "#reviews"):
+        tab.evaluate(f"location.hash = '{fragment}', new Promise((done) => setTimeout(done, 100))")
+    wait_until(lambda: len(arrived(shop, place)) == len(paths) + 3)  # the path of `#reviews` is blank again
+    assert {record["context"]["page"]["url"] for record in arrived(shop, place)[-3:]} == {f"{place.origin}/p-2"}
 
 
 def test_pages_that_are_left_early_send_few_events_again(
@@ -164,15 +170,39 @@ def test_pages_that_are_left_early_send_few_events_again(
     assert sent <= 2 * 5  # even on a slow machine each is sent at most once more
 
 
-def test_the_classic_script_needs_no_other_line(browser: AnyBrowser, shop: Shop, site: MakeSite) -> None:
+def test_the_classic_script_needs_no_other_line_and_options_without_a_value_have_their_default(
+    browser: AnyBrowser, shop: Shop, site: MakeSite
+) -> None:
     place = site()
-    init = f"ingestd.init({{ host: '{place.daemon}', key: '{place.key}', interval: 0 }})"
+    options = (
+        "interval: null, beforeConsent: undefined, domain: undefined, before_send: undefined, secrets: 'Hush, one-time'"
+    )
+    init = f"ingestd.init({{ host: '{place.daemon}', key: '{place.key}', {options} }})"
     place.pages["/classic"] = (
-        f"<!doctype html><script src='/ingestd.classic.js'></script><script>{init}; ingestd.page()</script>"
+        "<!doctype html><script id='ingestd' src='/ingestd.classic.js'></script>"
+        f"<script>{init}; ingestd.page()</script>"
     )
     tab = browser.tab()
-    tab.open(f"{place.origin}/classic")
+    tab.open(f"{place.origin}/classic?a=1&hush=SECRET&TIME=SECRET")
     wait_until(lambda: len(arrived(shop, place, "Page View")) == 1)
+    assert arrived(shop, place)[0]["context"]["page"]["url"] == f"{place.origin}/classic?a=1"
+
+
+def test_lines_that_run_again_or_stand_above_the_title_lose_no_call(
+    browser: AnyBrowser, shop: Shop, site: MakeSite
+) -> None:
+    """A shop that replaces its page by scripts runs the lines in it again, but no browser runs a module twice."""
+    place = site()
+    first, tag = place.scripts()
+    tag = tag.replace("<script", "<script id='ingestd'")  # which is `window.ingestd`, too
+    place.pages["/"] = f"<!doctype html><form id='ingestd'></form><script>{first}</script>{tag}<title>Below</title>"
+    tab = place.open(browser)
+    visitor = tab.evaluate("ingestd.anonymousId()")
+    tab.evaluate(f"document.title = 'Second'; {first}")
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    assert [view["context"]["page"]["title"] for view in arrived(shop, place, "Page View")] == ["Below", "Second"]
+    assert tab.evaluate("ingestd.anonymousId()") == visitor
 
 
 def test_pages_work_while_ingestd_is_away(browser: AnyBrowser, site: MakeSite) -> None:

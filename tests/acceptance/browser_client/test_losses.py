@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from typing import Any
@@ -40,21 +41,40 @@ SPOILT = [
       Object.defineProperty(Document.prototype, name, { get: () => document.createElement('form') })
     """,
     "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }",
+    # Storage that keeps what it should remove, and storage that makes things up.
+    "localStorage['ingestd.dropped'] = '[1'; Storage.prototype.removeItem = () => { throw Error('read only') }",
+    "Object.defineProperty(window, 'localStorage', { value: { getItem: () => '', setItem() {}, removeItem() {} } })",
+    "Object.defineProperty(window, 'localStorage', { value: { getItem: () => '[', setItem() {}, removeItem() {} } })",
+    """
+    const add = (name) => document.body.append(Object.assign(document.createElement('form'), { name }))
+    addEventListener('DOMContentLoaded', () => ['title', 'referrer', 'cookie', 'hidden'].forEach(add))
+    Intl.DateTimeFormat = () => { throw RangeError('of the locale') }
+    """,
+    """
+    const send = fetch; let requests = 0
+    window.fetch = (...given) => (requests++ ? send(...given) : { ok: true })
+    """,
 ]
 
 
 def test_events_arrive_from_pages_with_old_libraries_broken_storage_and_a_lying_network_state(
     browser: AnyBrowser, shop: Shop, site: MakeSite
 ) -> None:
-    place = site()
+    place, tabs = site(), []
     for number, code in enumerate(SPOILT):
         tab = browser.tab()
         tab.run_first(code)
         place.visit(tab, f"/{number}")
         click(tab, number)
-        tab.evaluate(f"ingestd.track('Order Completed', {{ order_id: 's-{number}', products: [{{ price: 1 }}] }})")
+        order = f"{{ order_id: 's-{number}', products: [{{ price: 1 }}], lost: NaN }}"
+        tab.evaluate(f"ingestd.track('Order Completed', {order})")
+        tabs.append(tab)
     wait_until(lambda: len(arrived(shop, place, "Order Completed")) == len(SPOILT))
     assert sorted(numbers(shop, place)) == list(range(len(SPOILT)))
+    assert all(
+        order["context"]["library"]["dropped"]["unserializable"] for order in arrived(shop, place, "Order Completed")
+    )
+    assert max(len([url for url in tab.requests if url.endswith("/batch")]) for tab in tabs) < 10
     assert all(order["data"]["products"] == [{"price": 1}] for order in arrived(shop, place, "Order Completed"))
     assert all("campaign" not in record["context"] for record in arrived(shop, place))
 
@@ -71,6 +91,8 @@ def test_values_that_json_lacks_do_not_cost_their_event(browser: AnyBrowser, sho
             half: 'shoes \\ud83d', ['key \\ude00']: 'whole \\ud83d\\ude00', nobody: { __proto__: null, a: 1 },
             coupon: null, products: [{ price: '19.90', quantity: ' 2 ', row: 7n }, undefined],
             deep, address: new URL('https://a.example/b'),
+            node: { nodeType: 'page' }, moment: { valueOf: () => 7, toJSON: () => '12:00' },
+            same: { a: 1, toJSON() { return this } }, later: { valueOf() { throw TypeError() }, toJSON: () => '13:00' },
         })
         document.title = 'Great shoes \\ud83d'
     }""")
@@ -85,7 +107,8 @@ def test_values_that_json_lacks_do_not_cost_their_event(browser: AnyBrowser, sho
         "order_id": "o", "row": "12345678901234567890", "map": {"a": ["1"]}, "set": [1, 2], "round": {"name": "round"},
         "when": "1970-01-01T00:00:00.000Z", "money": "19.90", "text": "boxed", "half": "shoes \ufffd",
         "key \ufffd": "whole \U0001f600", "nobody": {"a": 1}, "products": [{"price": 19.9, "quantity": 2, "row": "7"}],
-        "address": "https://a.example/b",
+        "address": "https://a.example/b", "node": {"nodeType": "page"}, "moment": "12:00", "same": {"a": 1},
+        "later": "13:00",
     }  # fmt: skip
     assert arrived(shop, place)[-1]["context"]["page"]["title"] == "Great shoes \ufffd"
 
@@ -114,6 +137,14 @@ def test_what_others_have_written_into_storage_and_cookies_is_replaced_and_count
     after = arrived(shop, place)[-1]["anonymousId"]
     assert after not in {first, "undefined", "TOSSED", "x" * 600}
     assert tab.evaluate("localStorage['ingestd.id']") == after
+    assert "campaign" not in arrived(shop, place)[-1]["context"]
+    # Each has the form of an entry, with members that no event may have.
+    tab.evaluate("""{
+        localStorage['ingestd.campaign'] = JSON.stringify({ found: ['x'], seen: Date.now() })
+        localStorage['ingestd.dropped'] = '{"refused": "5"}'
+    }""")
+    place.visit(tab, "/again")
+    assert dropped(shop, place, tab, 2) == {"storage": 1, "campaign": 1}
     assert "campaign" not in arrived(shop, place)[-1]["context"]
 
 
@@ -172,16 +203,18 @@ def test_the_keepalive_budget_that_others_have_taken_does_not_hold_events_up(
 
 
 CORS = {"access-control-allow-origin": "*", "content-type": "text/html"}
-OF_OTHERS = [
+REFUSE_NO_EVENT = [
     Reply(403, CORS, b"<h1>Forbidden</h1>"),
     Reply(404, {**CORS, "content-type": "application/json"}, b'{"code": "NotFound", "message": "no route"}'),
     Reply(413, CORS, b"too large"),
     Reply(200, CORS, b"<h1>Please sign in to this network</h1>"),
     Reply(403, {}, b"no CORS"),
+    # Of a daemon that does not know the key yet.
+    Reply(401, CORS, b'{"type": "urn:ingestd:problem:invalid_key", "status": 401}'),
 ]
 
 
-def test_an_answer_of_anybody_else_ends_no_wait(
+def test_an_answer_that_refuses_no_event_ends_no_wait(
     browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
 ) -> None:
     """Each site gets one of these answers to its first request."""
@@ -194,8 +227,8 @@ def test_an_answer_of_anybody_else_ends_no_wait(
 
     with recording_proxy(daemon.port) as proxy:
         proxy.answers = answers
-        places = [site(f"http://{proxy.host}") for _ in OF_OTHERS]
-        waiting |= {place.name.encode(): answer for place, answer in zip(places, OF_OTHERS, strict=True)}
+        places = [site(f"http://{proxy.host}") for _ in REFUSE_NO_EVENT]
+        waiting |= {place.name.encode(): answer for place, answer in zip(places, REFUSE_NO_EVENT, strict=True)}
         tabs = [place.open(browser) for place in places]
         for place, tab in zip(places, tabs, strict=True):
             click(tab, 1)
@@ -225,6 +258,36 @@ def test_a_pause_that_is_none_is_no_invitation_to_ask_again_and_again(
         tab.open("about:blank")
 
 
+def test_a_firewall_that_does_not_say_that_it_refuses_stops_no_other_event(
+    browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
+) -> None:
+    """Its answer has no CORS headers, so that the page sees none, or is a page with the status 200."""
+    pages = {b"DROP TABLE": Reply(403, {}, b"blocked"), b"../etc": Reply(200, CORS, b"<h1>Rejected</h1>")}
+
+    def answers(method: str, body: bytes) -> Reply | None:
+        return next((page for word, page in pages.items() if word in body and method == "POST"), None)
+
+    with recording_proxy(daemon.port) as proxy:
+        proxy.answers = answers
+        tab = (place := site(f"http://{proxy.host}")).open(browser)
+        wait_until(lambda: len(arrived(shop, place)) == 1)
+        for number, query in enumerate(["DROP TABLE", "../etc", "shoes"]):
+            event: dict[str, Any] = {
+                "key": "Products Searched",
+                "data": {"query": query},
+                "anonymousId": "a-visitor-of-the-shop",
+            }
+            event["context"] = {"page": {"url": place.origin}}
+            waiting = f"{{ key: '{place.key}', event: {json.dumps(event)}, tried: Date.now() - 61e3 }}"
+            tab.evaluate(f"localStorage['ingestd.q{number}'] = JSON.stringify({waiting})")
+        tab.evaluate("void setInterval(() => dispatchEvent(new Event('online')), 50)")  # ends each pause
+        click(tab, 1)
+        wait_until(lambda: numbers(shop, place) == [1] and bool(arrived(shop, place, "Products Searched")))
+        assert [event["data"]["query"] for event in arrived(shop, place, "Products Searched")] == ["shoes"]
+        assert tab.evaluate("'ingestd.q0' in localStorage && 'ingestd.q1' in localStorage")
+        tab.open("about:blank")
+
+
 def test_an_event_that_a_firewall_or_the_daemon_refuses_takes_no_neighbour(
     browser: AnyBrowser, shop: Shop, daemon: Daemon, site: MakeSite
 ) -> None:
@@ -242,6 +305,10 @@ def test_an_event_that_a_firewall_or_the_daemon_refuses_takes_no_neighbour(
         click(tab, 3, 4)
         tab.evaluate("ingestd.consent(true)")
         wait_until(lambda: numbers(shop, place) == [1, 2, 3, 4])
+        posts = proxy.posts()
+        for post, following in itertools.pairwise(posts):
+            if post.reply.status == 403:  # a shop that is blocked altogether has hundreds of events
+                assert following.at - post.at > 0.9
         click(tab, 5)
         wait_until(lambda: numbers(shop, place)[-1] == 5)
         assert arrived(shop, place, "Products Searched") == []

@@ -149,6 +149,24 @@ def test_a_restored_page_is_a_view_if_told_to(browser: AnyBrowser, shop: Shop, s
     assert tab.evaluate("localStorage['ingestd.id']") is None
 
 
+def test_a_page_that_the_browser_restores_keeps_its_visitor_and_campaign_before_consent(
+    browser: AnyBrowser, shop: Shop, site: MakeSite
+) -> None:
+    place = site(beforeConsent="wait")
+    place.pages["/blank"] = "<!doctype html><title>blank</title>"
+    tab = place.open(browser, "/?utm_source=newsletter&utm_medium=email")
+    tab.evaluate("addEventListener('pageshow', () => (window.restored = true)), history.replaceState({}, '', '/')")
+    tab.evaluate(f"void (location.href = '{place.origin}/blank')")
+    tab.wait_for("document.title === 'blank'")
+    tab.evaluate("void setTimeout(() => history.back())")
+    tab.wait_for("window.restored")
+    tab.evaluate("ingestd.consent(true)")
+    click(tab, 1)
+    wait_until(lambda: numbers(shop, place) == [1])
+    assert len({record["anonymousId"] for record in arrived(shop, place)}) == 1
+    assert [record["context"]["campaign"] for record in arrived(shop, place)] == [CAMPAIGN] * 2
+
+
 GOOGLE = {"source": "google", "medium": "cpc"}
 LINKS = [
     ("?UTM_SOURCE=newsletter&Utm_Medium=email", CAMPAIGN),
