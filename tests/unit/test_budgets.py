@@ -1,0 +1,46 @@
+"""The wall: each folder has a budget of lines of Python, so that new things come as extensions or replace old ones.
+
+Whoever raises a budget says in the same commit what went out for it, or why nothing can.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+KERNEL = {
+    "support": 460, "api": 3_800, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_400,
+    "delivery": 2_300, "storage": 1_340, "observability": 1_380, "pipeline": 2_660, "http": 4_080, "daemon": 1_960,
+    "cli": 3_620, "testing": 2_720,
+}  # fmt: skip
+PLUGINS = {
+    "stores/sqlite": 3_760, "stores/redis": 3_640, "auth": 1_310, "attribution": 4_130, "segment": 600,
+    "sinks": 4_900, "console": 2_550, "tools": 5_110,
+}  # fmt: skip
+BUDGETS = {
+    **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
+    **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
+}
+_SLACK = 0.05
+"""The part of a budget that may be free: a folder that has shrunk keeps its new size."""
+
+
+def lines_of(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py"))
+
+
+@pytest.mark.parametrize("folder", BUDGETS)
+def test_a_folder_stays_within_its_budget(folder: str) -> None:
+    lines, budget = lines_of(ROOT / folder), BUDGETS[folder]
+    assert lines <= budget, f"{folder}: move something out, or say in the commit why nothing can go"
+    assert lines >= budget * (1 - _SLACK) - 20, f"{folder}: lower its budget to {lines}"
+
+
+def test_every_folder_has_a_budget() -> None:
+    kernel = {path.name for path in (ROOT / "ingestd").iterdir() if (path / "__init__.py").exists()} - {"plugins"}
+    assert kernel == {*KERNEL}
+    plugins = {path.name for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()}
+    assert plugins == {name.partition("/")[0] for name in PLUGINS}
