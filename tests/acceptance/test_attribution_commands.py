@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
@@ -17,7 +16,8 @@ import pytest
 from ingestd.api.terminal import printable
 from ingestd.api.times import format_time, now
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, PATIENCE, Daemon, Key, Shop, run_ingestd
+from tests.support.daemon import Daemon, Key, Shop, run_ingestd
+from tests.support.forked import INGESTD, run
 from tests.support.terminal import shown_on_terminal
 
 MINUTE = 60_000
@@ -303,7 +303,7 @@ def test_the_report_by_field_and_model(
 def test_the_report_as_csv(filled: tuple[Shop, dict[str, str]]) -> None:
     shop, _ = filled
     command = [INGESTD, "attribution", "report", "--since", "1h", "--csv", "--config", str(shop.config)]
-    printed = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
+    printed = run(command).stdout
     assert printed.count(b"\n") == printed.count(b"\r\n") == 5  # line ends of RFC 4180
     assert list(csv.reader(StringIO(printed.decode(), newline=""), strict=True)) == [
         ["source", "currency", "orders", "revenue", "reversed", "net", "kind"],

@@ -20,8 +20,9 @@ import pytest
 
 from ingestd import __version__
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.distribution import write_distribution
+from tests.support.forked import INGESTD
 
 EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 IMPATIENT = {"http": 'shutdown_timeout = "200ms"'}  # a stop does not wait long for a sink that cannot write

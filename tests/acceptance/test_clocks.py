@@ -9,7 +9,8 @@ from typing import Any
 
 from ingestd.api.times import parse_time
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD
 from tests.support.redis_shop import redis_shop
 
 LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD, Command
 from tests.support.redis_shop import redis_shop
 
 
@@ -53,7 +54,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @contextmanager
 def following(shop: Shop, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [INGESTD, "events", "export", "--follow", *arguments, "--config", str(shop.config)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with Command(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         try:
             yield running
         finally:

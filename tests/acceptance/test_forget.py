@@ -15,7 +15,8 @@ from ingestd.api.events import Record
 from ingestd.api.times import now
 from tests.support.backends import sqlite_backend
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD, Command
 
 PRIVATE = ["ada-visitor", "ada-phone", "ada@example.com", "ada-search", "ada-campaign", "ada-dispatch", "ada-message"]
 
@@ -195,7 +196,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
     with shop.serve() as daemon:
         assert daemon.post("/identify/public", identify("va", "ada", "a@b.c"), shop.public.id).status == 200
         command = [INGESTD, "forget", "--user", "ada", "--config", str(shop.config)]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as forgetting:
+        with Command(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as forgetting:
             wait_until(lambda: any("erased" in record for record in shop.stored()))
             forgetting.kill()
         shown = [record.get("erased", False) for record in shop.stored() if record["type"] != "erasure"]

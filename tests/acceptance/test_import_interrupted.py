@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, PATIENCE, Shop
+from tests.support.daemon import PATIENCE, Shop
+from tests.support.forked import INGESTD, Command
 from tests.support.imports import TENANT, import_, message, running, shop_on, written
 
 _PLACES = pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_a_killed_import_goes_on_when_it_runs_again(tmp_path: Path, store: str, 
     command = [INGESTD, "events", "import", str(file), *TENANT]
     with shop_on(store, tmp_path / "shop") as shop, running(shop, beside=beside):
         for part in (1, 2):
-            with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.DEVNULL) as running_:
+            with Command([*command, "--config", str(shop.config)], stderr=subprocess.DEVNULL) as running_:
                 wait_until(lambda part=part: len(shop.stored()) >= 500 * part)  # type: ignore[misc]  # a default
                 running_.send_signal(signal.SIGKILL)
                 running_.wait(PATIENCE)
@@ -43,7 +44,7 @@ def test_ctrl_c_says_how_far_it_came_and_a_second_run_goes_on(tmp_path: Path, st
     file = written(tmp_path / "files", records)
     command = [INGESTD, "events", "import", str(file), *TENANT, "--state"]
     with shop_on(store, tmp_path / "shop") as shop, running(shop, beside=beside):
-        with subprocess.Popen([*command, "--config", str(shop.config)], stderr=subprocess.PIPE) as running_:
+        with Command([*command, "--config", str(shop.config)], stderr=subprocess.PIPE) as running_:
             wait_until(lambda: len(shop.stored()) >= 250)
             running_.send_signal(signal.SIGINT)
             _, err = running_.communicate(timeout=PATIENCE)

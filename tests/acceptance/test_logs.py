@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import BASE, INGESTD, Daemon, Shop, run_ingestd, sign
+from tests.support.daemon import BASE, Daemon, Shop, run_ingestd, sign
 from tests.support.distribution import write_distribution
+from tests.support.forked import INGESTD
 from tests.support.rawhttp import Client, event, post, talk
 from tests.support.terminal import terminal
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD, Command
 from tests.support.journeys import HOUR, MINUTE, TRACK, Sender, attributions
 from tests.support.redis_pieces import pieces_of_journal
 from tests.support.redis_server import RedisServer, redis_server
@@ -159,7 +160,7 @@ def test_a_killed_copy_continues(tmp_path: Path, redis_url: str) -> None:
     for url in (redis_url, "sqlite:other.db"):
         command = [INGESTD, "store", "copy", "--from", SQLITE, "--to", url, "--config", str(shop.config)]
         for lines in count(1):
-            with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as copy:
+            with Command(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as copy:
                 assert copy.stderr is not None
                 for _ in range(lines):
                     copy.stderr.readline()

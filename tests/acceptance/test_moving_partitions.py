@@ -18,7 +18,8 @@ from ingestd.api.times import now
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
-from tests.support.daemon import INGESTD, Daemon, run_ingestd
+from tests.support.daemon import Daemon, run_ingestd
+from tests.support.forked import INGESTD, Command
 from tests.support.journeys import IDENTIFY, TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
@@ -190,7 +191,7 @@ def copy(shop: Shops, url: str, *arguments: str, code: int) -> str:
 def kill_copy(shop: Shops, url: str, *arguments: str) -> None:
     """Begin a copy to another store, and kill it among the records."""
     command = [INGESTD, "store", "copy", "--from", shop.url, "--to", url, *arguments, "--config", str(shop.config)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
+    with Command(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
         assert killed.stderr is not None
         line = killed.stderr.readline()
         assert line.endswith("records\n"), line

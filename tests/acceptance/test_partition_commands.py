@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD, Command
 from tests.support.partitioned import PartitionedShop, partitions_installed, tenant_in
 from tests.support.told_sink import SOURCE, Told
 
@@ -76,7 +77,7 @@ def test_an_export_follows_all_partitions(shops: Shops) -> None:
     command = [INGESTD, "events", "export", "--follow", "--limit", "4", "--config", str(shops.config)]
     with shops.serve() as daemon:
         shops.send(daemon, 0, 1)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as export:
+        with Command(command, stdout=subprocess.PIPE, text=True) as export:
             assert export.stdout is not None
             lines = [export.stdout.readline()]
             for number in (2, 3, 4):

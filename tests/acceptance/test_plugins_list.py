@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemon import INGESTD, Shop, run_ingestd
+from tests.support.daemon import Shop, run_ingestd
 from tests.support.distribution import write_distribution
+from tests.support.forked import INGESTD
 
 TOOLS = """
     import ingestd.api

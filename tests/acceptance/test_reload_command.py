@@ -19,7 +19,8 @@ from ingestd.daemon.run_directory import find_run_files, hold_run_file, release_
 from ingestd.daemon.run_file import RunFile, RunState
 from ingestd.daemon.running_daemons import find_daemons
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD, Command
 from tests.support.init import Init
 from tests.support.redis_shop import redis_shop
 
@@ -212,9 +213,9 @@ def test_a_daemon_that_still_starts_is_reloaded_when_it_is_ready(tmp_path: Path)
     ) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with subprocess.Popen([INGESTD, "serve", "--config", str(shop.config)], stderr=subprocess.DEVNULL) as starting:
+        with Command([INGESTD, "serve", "--config", str(shop.config)], stderr=subprocess.DEVNULL) as starting:
             wait_until(lambda: bool(run_directories(starting.pid)))
-            with subprocess.Popen(
+            with Command(
                 [INGESTD, "reload", "--config", str(shop.config)], stdout=subprocess.PIPE, text=True
             ) as reloading:
                 holder.communicate("\n")

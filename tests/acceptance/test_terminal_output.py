@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD
 from tests.support.ports import free_port
 from tests.support.sink_desk import QUICK
 from tests.support.told_sink import Told

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingestd.daemon.systemd.passed_sockets import EVENTS, OPERATORS
-from tests.support.daemon import INGESTD
+from tests.support.forked import INGESTD, run
 
 UNITS = Path(__file__).parents[2] / "systemd"
 NAMES = ["ingestd-ops.socket", "ingestd.service", "ingestd.socket", "ingestd@.service", "ingestd@.socket"]
@@ -40,17 +40,15 @@ def units(tmp_path: Path) -> Path:
 def install(prefix: Path, units: Path, tmp_path: Path) -> Install:
     """Runs `ingestd install-units` without a configuration, as on a new machine."""
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(
             [INGESTD, "install-units", "--directory", str(units), "--prefix", str(prefix), *arguments],
             cwd=tmp_path,
             env={name: value for name, value in os.environ.items() if name != "INGESTD_CONFIG"},
-            capture_output=True,
             text=True,
-            check=False,
         )
 
-    return run
+    return installed
 
 
 def settings(name: str) -> dict[str, list[str]]:

@@ -31,7 +31,8 @@ from ingestd.delivery import make_sink_consumer
 from ingestd.plugins.sinks.stdout import StdoutSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
-from tests.support.daemon import INGESTD, Daemon, Shop, run_ingestd
+from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import INGESTD
 from tests.support.journals import until
 from tests.support.sinks import values
 from tests.support.terminal import HOSTILE, terminal

@@ -1,4 +1,4 @@
-"""The installed `ingestd` command in a subprocess, with a configuration and real sockets."""
+"""`ingestd` in a process of its own, with a configuration and real sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -22,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
+from .forked import INGESTD, Command, run
+
 __all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
 
-INGESTD = str(Path(sys.executable).with_name("ingestd"))
 BASE = "/api/v1/analytics"
 PATIENCE = 20.0
 
@@ -58,9 +58,7 @@ def run_ingestd(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, in the folder if one is given."""
     location = ["--config", str(config)] if config is not None else []
-    return subprocess.run(
-        [INGESTD, *arguments, *location], capture_output=True, text=True, cwd=folder, timeout=timeout, check=False
-    )  # fmt: skip
+    return run([INGESTD, *arguments, *location], text=True, cwd=folder, timeout=timeout)
 
 
 class Daemon:
@@ -78,7 +76,7 @@ class Daemon:
         self.log: list[str] = []
         # Not a pipe: a daemon that logs much would block until a test reads the log.
         self._stderr = TemporaryFile(buffering=0)  # noqa: SIM115 - closed at the daemon's end
-        self._process = subprocess.Popen(
+        self._process = Command(
             [*prefix, command, "serve", "--config", str(config), *arguments],
             stderr=self._stderr,
             env={**os.environ, **(environment or {})},

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .clients import wait_until
-from .daemon import INGESTD, Daemon, Shop
+from .daemon import Daemon, Shop
+from .forked import INGESTD, run
 from .redis_shop import redis_shop
 
 __all__ = [
@@ -31,7 +32,7 @@ def import_(shop: Shop, *arguments: object, code: int = 0, stdin: bytes = b"") -
 
 def run_import(shop: Shop, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [INGESTD, "events", "import", *map(str, arguments), "--config", str(shop.config)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+    return run(command, input=stdin)
 
 
 def lines_of(records: Sequence[Any]) -> bytes:

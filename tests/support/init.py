@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .clients import wait_until
-from .daemon import INGESTD, PATIENCE
+from .daemon import PATIENCE
+from .forked import INGESTD
 
 __all__ = ["NAMES", "Init", "listener"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from .clients import wait_until
-from .daemon import INGESTD, PATIENCE, Daemon, Shop, run_ingestd
+from .daemon import PATIENCE, Daemon, Shop, run_ingestd
+from .forked import INGESTD, Command
 from .told_sink import Told
 
 __all__ = ["BOTH", "QUICK", "Desk", "delivered", "read_until"]
@@ -70,7 +71,7 @@ class Desk:
     def begin(self, *arguments: str, **further: Any) -> subprocess.Popen[str]:
         command = [INGESTD, "sinks", *arguments, "--config", str(self.shop.config)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **further}
-        return subprocess.Popen(command, text=True, **pipes)
+        return Command(command, text=True, **pipes)
 
 
 def delivered(desk: Desk, daemon: Daemon, *numbers: int) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .daemon import INGESTD
+from .forked import INGESTD, run
 
 __all__ = ["HOSTILE", "shown_on_terminal", "terminal"]
 
@@ -53,7 +52,7 @@ def shown_on_terminal(*arguments: str, config: Path) -> str:
     with terminal() as (reading, writing):
         reader = threading.Thread(target=read, args=(reading,))
         reader.start()
-        done = subprocess.run([INGESTD, *arguments, "--config", str(config)], stdout=writing, timeout=60, check=False)
+        done = run([INGESTD, *arguments, "--config", str(config)], stdout=writing, stderr=None)
         os.close(writing)
         reader.join()
     assert done.returncode == 0

@@ -1,0 +1,107 @@
+"""A process that has imported ingestd, and forks itself for each command. `forked.py` starts it and sends requests.
+
+A request is a JSON object with the arguments, the folder and the umask, together with the three standard streams. The
+answer is the number of a new process, a child of the requester like a process that it starts itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+CLONE = {"x86_64": 56, "aarch64": 220}
+"""The number of the system call by machine."""
+_CLONE_PARENT = 0x8000  # the new process is a child of our parent
+_SEPARATE = ("ingestd.testing", "ingestd.__main__", "ingestd.plugins.sinks.parquet")  # pyarrow starts threads
+_MOST = 100_000
+
+
+def main() -> int:
+    program = sys.argv[1]
+    sys.path[0] = os.path.dirname(program)
+    requests = socket.socket(fileno=int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who wait for commands
+    _import_all()
+    gc.collect()
+    gc.freeze()
+    while True:
+        message, streams, _, _ = socket.recv_fds(requests, _MOST, 3)
+        if not message:  # the requester has ended
+            return 0
+        pid = _fork()
+        if pid == 0:
+            requests.close()
+            _become(program, streams, **json.loads(message))
+            from ingestd.__main__ import main as command
+
+            return command()
+        for stream in streams:
+            os.close(stream)
+        requests.send(str(pid).encode())
+
+
+def _import_all() -> None:
+    import ingestd
+
+    for module in pkgutil.walk_packages(ingestd.__path__, "ingestd."):
+        if not module.name.startswith(_SEPARATE):
+            importlib.import_module(module.name)
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
+
+
+def _fork() -> int:
+    """Like `os.fork`, which cannot make the new process a child of our parent."""
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid: int = ctypes.pythonapi.syscall(CLONE[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return pid
+
+
+def _become(program: str, streams: list[int], arguments: list[str], folder: str, umask: int) -> None:
+    """Makes this process look like the installed command that has just been started."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin = sys.__stdin__ = _reopened(sys.stdin, "rb")  # type: ignore[misc]  # both are set, as by a start
+    sys.stdout = sys.__stdout__ = _reopened(sys.stdout, "wb")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _reopened(sys.stderr, "wb")  # type: ignore[misc]
+    os.chdir(folder)
+    os.umask(umask)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    importlib.invalidate_caches()  # folders of the module path may have changed
+    sys.argv = [program, *arguments]
+    _rename([sys.executable, *sys.argv])
+
+
+def _reopened(old: Any, mode: str) -> io.TextIOWrapper:
+    """The stream as Python opens it at a start: what it is now, a terminal or not, decides its buffering."""
+    line_buffering = old is sys.stderr or os.isatty(old.fileno())
+    return io.TextIOWrapper(
+        open(old.fileno(), mode, closefd=False),
+        encoding=old.encoding, errors=old.errors, newline=None if mode == "rb" else "\n",
+        line_buffering=line_buffering, write_through=old.write_through,
+    )  # fmt: skip
+
+
+def _rename(command: list[str]) -> None:
+    """Writes the command over this process's arguments, where `ps` and `ingestd reload` read it."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    text = b"\0".join(map(os.fsencode, command))[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

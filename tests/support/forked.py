@@ -1,0 +1,126 @@
+"""Processes of the command `ingestd`, forked from one that has imported it: a fifth of the time of a start."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from .fork_server import CLONE
+
+__all__ = ["INGESTD", "Command", "run"]
+
+INGESTD = str(Path(sys.executable).with_name("ingestd"))
+_SERVER = Path(__file__).with_name("fork_server.py")
+_ROOM = "-" * 4000  # for the arguments of the processes that it forks
+_MOST_SERVERS = 3
+_DEARER_THAN = 2  # real starts
+_PLAIN = (True, None, None, None, -1, False, -1)
+"""The defaults of `Popen`: signals restored; no group, groups, user, umask, session or process group."""
+
+
+class _Server:
+    """A fork server. It ends when this process ends, or with `close`."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, _SERVER, INGESTD, str(theirs.fileno()), _ROOM],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+
+    def start(self, arguments: list[str], folder: str, streams: list[int]) -> int:
+        """The number of a new process, which is our child."""
+        status = Path("/proc/self/status").read_text()
+        umask = int(status.partition("Umask:")[2].split()[0], 8)
+        request = {"arguments": arguments, "folder": folder, "umask": umask}
+        socket.send_fds(self._requests, [json.dumps(request).encode()], streams)
+        pid = int(self._requests.recv(100) or 0)
+        assert pid > 0, "the fork server has failed"
+        return pid
+
+    def close(self) -> None:
+        self._requests.close()
+        self._process.wait()
+
+
+class _Starts:
+    """Counts starts with an environment, and has its fork server when that has become worth its own start."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._server: _Server | None = None
+
+    def server(self, environment: Mapping[str, str]) -> _Server | None:
+        self._count += 1
+        if self._server is None and self._count > _DEARER_THAN:
+            self._server = _Server(environment)
+        return self._server
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+_lock = Lock()
+_starts: dict[frozenset[tuple[str, str]], _Starts] = {}
+"""By environment, the latest last. A process keeps the one with which it was started, so each needs a server."""
+
+
+class Command(subprocess.Popen[Any]):
+    """A process like `subprocess.Popen`. It is forked if it runs `ingestd` with nothing that only a start can have."""
+
+    def _execute_child(  # type: ignore[no-untyped-def]  # the method of `Popen` that starts the process
+        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *further
+    ) -> None:
+        streams, process = further[:6], further[6:]
+        plain = process == _PLAIN and not (preexec_fn or pass_fds or shell)
+        if plain and args[0] == INGESTD and os.uname().machine in CLONE:
+            in_, _, _, out, _, err = streams
+            inherited = [number if own == -1 else own for number, own in enumerate((in_, out, err))]
+            pid = _fork(args[1:], os.fspath(cwd or os.getcwd()), os.environ if env is None else env, inherited)
+            if pid is not None:
+                self.pid = pid
+                self._child_created = True
+                self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+                return
+        super()._execute_child(  # type: ignore[misc]
+            args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *further
+        )
+
+
+def _fork(arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: list[int]) -> int | None:
+    """The number of the forked process, None if there is no fork server for this environment."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    key = frozenset(kept.items())
+    with _lock:
+        starts = _starts.pop(key) if key in _starts else _Starts()
+        _starts[key] = starts
+        if len(_starts) > _MOST_SERVERS:
+            _starts.pop(next(iter(_starts))).close()
+        server = starts.server(kept)
+        return None if server is None else server.start(list(map(os.fsdecode, arguments)), folder, streams)
+
+
+def run(command: Sequence[str], *, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Runs a command to its end like `subprocess.run`, with its output captured unless the options say otherwise."""
+    given = options.pop("input", None)
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        **({} if given is None else {"stdin": subprocess.PIPE}),
+    }
+    with Command(command, **{**pipes, **options}) as process:
+        try:
+            out, err = process.communicate(given, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
