@@ -14,7 +14,7 @@ SETUP := setup.cfg pyproject.toml
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test check lint types bench hostile soak growth man openapi browser-client browser-types screenshots clean
+.PHONY: run demo demo-traffic install test test-long check lint types bench hostile soak growth man openapi browser-client browser-types screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -32,6 +32,10 @@ test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed
 	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
 	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
 	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+# Tests of generated examples with 500 examples instead of 30, and the tests that take minutes. CI does not run them.
+test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --hypothesis-profile long -m "hypothesis or long"
 
 check: lint types test
 

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
 # The duration of an example depends on the machine, so there is no deadline.
-settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ingestd", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+settings.register_profile("long", settings.get_profile("ingestd"), max_examples=500)
 settings.load_profile("ingestd")
 
 # A background job of a shell ignores SIGINT. Daemons that tests start would inherit that.

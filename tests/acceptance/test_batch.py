@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.times import parse_time
@@ -285,7 +285,6 @@ EXAMPLES = count()
 
 @pytest.mark.parametrize("signed", [False, True], ids=["public", "signed"])
 def test_a_batch_has_the_effect_of_its_events_one_after_the_other(site: Site, signed: bool) -> None:
-    @settings(max_examples=40, deadline=None)
     @given(signed_batches if signed else public_batches)
     def each(events: list[Any]) -> None:
         number = next(EXAMPLES)

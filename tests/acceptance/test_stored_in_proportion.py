@@ -9,7 +9,7 @@ from itertools import count
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.hostile_storage import A_BYTE, AN_EVENT, AN_ORDER
@@ -127,7 +127,6 @@ KEYS = st.lists(st.sampled_from(["Order Completed", "Order Refunded", "Order Can
     text=TEXTS, length=st.sampled_from([1, 250]), arrivals=st.sampled_from([0, 1, 200]), keys=KEYS,
     orders=st.sampled_from([1, 9]), long=st.sampled_from([1, 20]),
 )  # fmt: skip
-@settings(max_examples=30)
 def test_an_attributed_order_adds_at_most_64_kib(
     place: Place, text: str, length: int, arrivals: int, keys: Sequence[str], orders: int, long: int
 ) -> None:
@@ -174,7 +173,6 @@ SWOLLEN = b'{"anonymousId":"v","traits":{"a":[%b]}}' % (b"1e15," * 1500 + b"1")
 @example([Sent(f"{BASE}/identify/public", SWOLLEN, 1), Sent(f"{BASE}/identify/public", LONGEST_USER, 1)])
 @example([Sent(f"{BASE}/track", b'{"key":"Page View","anonymousId":"v","data":{}}', 1)] * 9)
 @given(st.lists(REQUESTS, min_size=1, max_size=3))
-@settings(max_examples=30)
 def test_stored_bytes_have_a_bound_for_each_byte_and_event_that_came(place: Place, requests: list[Sent]) -> None:
     before = place.stored()
     place.send(requests)

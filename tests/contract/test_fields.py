@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.backend import Backend
@@ -81,7 +81,6 @@ async def run(open_backend: Opener, steps: list[Any]) -> None:
             assert await backend.store.begin(100).get(key) == model.get(100, key)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from([1, 100]), steps)
 def test_fields_on_sqlite_are_those_of_the_model(cache: int, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +88,6 @@ def test_fields_on_sqlite_are_those_of_the_model(cache: int, steps: list[Any]) -
         asyncio.run(run(lambda: opened(SqliteBackend(path, cache=cache, busy_timeout=1.0)), steps))
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps)
 def test_fields_on_redis_are_those_of_the_model(server: RedisServer, steps: list[Any]) -> None:
     prefix = f"{uuid4()}:"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
@@ -74,14 +74,12 @@ def arrivals_are_the_touchpoints(happened: list[Step], *, in_order: bool) -> Non
 
 
 @given(happened=steps(st.sampled_from("abc"), st.just(0)))
-@settings(max_examples=30, deadline=None)
 def test_touchpoints_are_the_arrivals(happened: list[Step]) -> None:
     """An outage keeps the order of the events, and changes only when they come."""
     arrivals_are_the_touchpoints(happened, in_order=True)
 
 
 @given(happened=steps(st.uuids().map(str), st.integers(0, 8)))
-@settings(max_examples=30, deadline=None)
 def test_touchpoints_are_the_arrivals_if_events_come_late(happened: list[Step]) -> None:
     """Here no campaign comes back in the same session."""
     arrivals_are_the_touchpoints(happened, in_order=False)
@@ -157,7 +155,6 @@ async def test_a_run_lasts_as_long_as_it_is_remembered(age: int, touchpoints: li
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from("aab"), st.sampled_from([1, 24, 60])), min_size=1, max_size=12))
-@settings(max_examples=30, deadline=None)
 def test_a_session_of_weeks_has_an_arrival_for_each_change(steps: list[tuple[str, int]]) -> None:
     """Each campaign comes some hours after the last one. The order follows the last one at once."""
     shop, events = Shop(), list[tuple[str, Record]]()

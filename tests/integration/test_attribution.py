@@ -162,7 +162,6 @@ async def attributed(rules: Rules, records: Sequence[Record], sizes: Iterable[in
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK))
-@settings(max_examples=250, deadline=None)
 def test_attributions_and_counts_equal_the_reference(rules: Rules, happenings: list[dict[str, Any]]) -> None:
     records = play(happenings)
     reference = Reference(rules, [record.decode() for record in records])
@@ -174,7 +173,6 @@ def test_attributions_and_counts_equal_the_reference(rules: Rules, happenings: l
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK))
-@settings(max_examples=50, deadline=None)
 def test_decisions_are_unique_shares_sum_to_one_and_reversals_are_bounded(
     rules: Rules, happenings: list[dict[str, Any]]
 ) -> None:
@@ -316,7 +314,7 @@ def test_refunds_reverse_their_amount_but_never_more_than_the_rest(
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_division_into_steps_changes_nothing(
     rules: Rules, happenings: list[dict[str, Any]], sizes: list[int]
 ) -> None:
@@ -329,7 +327,7 @@ def test_the_division_into_steps_changes_nothing(
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(STEADY), skews=SKEWS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_late_work_gives_the_same_bytes_as_timely_work(
     rules: Rules, happenings: list[dict[str, Any]], skews: list[int]
 ) -> None:
@@ -393,7 +391,7 @@ class HalfWay(Consumer):
 
 @pytest.mark.logs("sent again with another value", "is in another currency", "attribution: the store is away")
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), max_records=st.integers(1, 12), seed=st.integers(0, 1 << 32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_unfinished_steps_leave_nothing_behind(
     rules: Rules, happenings: list[dict[str, Any]], max_records: int, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
@@ -83,7 +83,6 @@ def totals(bodies: Iterable[dict[str, Any]]) -> list[float]:
 
 @pytest.mark.logs("is in another currency")
 @given(refunds=REFUNDS, indexes=st.tuples(st.integers(0, 10), st.integers(0, 10)), size=st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
 def test_refunds_reverse_the_same_whether_they_come_before_or_after_their_order(
     refunds: list[tuple[str, dict[str, Any]]], indexes: tuple[int, int], size: int
 ) -> None:

@@ -146,7 +146,7 @@ class Deriving(Consumer):
 
 @pytest.mark.logs(r"deriving: ConnectionError: now and then; it is tried again")
 @given(seed=st.integers(0, 1 << 32), max_records=st.integers(1, 12))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_each_derived_record_is_stored_exactly_once(seed: int, max_records: int) -> None:
     """Steps fail, shutdowns interrupt steps, and daemons are started again."""
     chance = random.Random(seed)

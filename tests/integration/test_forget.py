@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import pluggy
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api import hookimpl, hookspecs
@@ -178,7 +178,6 @@ persons = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(requests(), max_size=25), persons)
 @example(  # a shared device: records without a user are the first person's, the session is the second's
     [Sent("identify", "shop", "va", "ua"), Sent("identify", "shop", "va"), Sent("identify", "shop", "va", "ub")],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api import times
@@ -202,7 +202,6 @@ step = st.one_of(identifies, identifies, identifies, identifies, st.just("reopen
 steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
 
 
-@settings(max_examples=60, deadline=None)
 @given(options, steps)
 def test_links_and_profiles_equal_the_model_after_any_identify_requests(
     options: IdentityPlugin.Options, steps: list[Identify | Literal["reopen"]]

@@ -87,7 +87,7 @@ def without_marks(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]
     return {record["id"]: {name: value for name, value in record.items() if name != "import"} for record in records}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(history=histories(), seed=st.integers(0, 1000))
 def test_two_shuffled_folders_give_the_sessions_and_attributions_of_the_sorted_history(
     history: list[dict[str, Any]], seed: int

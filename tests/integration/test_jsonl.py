@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError, SinkRetry
@@ -198,7 +198,6 @@ async def test_two_sinks_never_write_one_file(tmp_path: Path) -> None:
     max_size=st.integers(1, 3000),
     reopen=st.integers(1, 12),
 )
-@settings(max_examples=60, deadline=None)
 def test_rotation_loses_nothing_and_keeps_the_order(batches: list[list[int]], max_size: int, reopen: int) -> None:
     async def scenario(folder: Path) -> None:
         path = folder / "events.jsonl"
@@ -590,7 +589,6 @@ async def test_an_empty_file_is_never_rotated(tmp_path: Path) -> None:
     every=st.integers(1, 100),
     meanwhile=st.sampled_from(["nothing", "moved", "truncated", "opened again"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_file_has_lines_of_more_than_rotate_every(pauses: list[int], every: int, meanwhile: str) -> None:
     """Times are in milliseconds, of a clock that may be set back."""
     with tempfile.TemporaryDirectory() as name:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.backend import Backend
@@ -365,7 +365,6 @@ OPERATIONS = st.one_of(
     operations=[("set the clock wrong", -10_001, 0), ("append", 6, 33)],
 )
 @given(options=OPTIONS, operations=st.lists(OPERATIONS, max_size=25))
-@settings(max_examples=80, deadline=None)
 def test_retention_obeys_all_its_rules_for_any_options_and_operations(
     options: JournalOptions, operations: list[tuple[str, int, int]]
 ) -> None:

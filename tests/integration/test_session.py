@@ -127,7 +127,6 @@ step = st.one_of(visits, visits, visits, visits, visits, st.just("reopen"))
 steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps)
 def test_the_sessions_of_any_visits_equal_the_model(steps: list[Visit | Literal["reopen"]]) -> None:
     async def run(folder: Path) -> None:
@@ -261,7 +260,7 @@ async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_n
 
 
 @given(pause=st.integers(IDLE + 1, 3 * IDLE), start=st.integers(START, START + 2 * IDLE))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_late_copy_of_a_message_does_not_revive_its_ended_session(pause: int, start: int) -> None:
     async def run(folder: Path) -> None:
         async with sqlite_backend(folder) as backend:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
@@ -60,7 +60,6 @@ async def execute(state: State, model: Model, operation: tuple[Any, ...]) -> Non
     assert await getattr(state, name)(*arguments, **bounds) == expected, operation
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 3),
     st.lists(
@@ -102,7 +101,6 @@ def test_simultaneous_transactions_see_each_other_s_operations(
         asyncio.run(run(Path(folder)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 3),
     st.lists(

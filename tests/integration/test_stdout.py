@@ -238,7 +238,7 @@ async def test_a_repeated_complete_batch_is_written_again(pipe: Pipe) -> None:
     sizes=st.lists(st.integers(0, 9000) | st.integers(60_000, 80_000), min_size=1, max_size=12),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_lines_are_complete_and_in_order_despite_any_interruptions(sizes: list[int], seed: int) -> None:
     chance = random.Random(seed)
 

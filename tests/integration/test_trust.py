@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
@@ -123,7 +123,6 @@ def of_signed_orders(bodies: Sequence[bytes], records: Sequence[Record]) -> list
 
 @CONFLICTS
 @given(JOURNALS, st.sampled_from([2 * HOUR, 9600 * HOUR]), st.sampled_from([2, 100]))
-@settings(max_examples=120, deadline=None)
 def test_no_record_of_a_stranger_changes_the_attribution_of_signed_orders(
     journal: list[Sent], order_memory: int, max_visitors: int
 ) -> None:

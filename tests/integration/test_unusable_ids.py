@@ -135,7 +135,7 @@ def test_unusable_ids_leave_no_state(kind: str, tmp_path: Path, redis: RedisServ
         sent = 0
 
         @given(st.lists(bodies(), min_size=1, max_size=5), st.booleans())
-        @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+        @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
         def holds(events: list[tuple[bool, dict[str, Any]]], in_a_batch: bool) -> None:
             nonlocal sent
             if in_a_batch:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
@@ -93,7 +93,6 @@ def check(record: dict[str, Any], reversals: list[dict[str, Any]], order: dict[s
             assert "".join(reason).split(" ", 1)[1] in told
 
 
-@settings(max_examples=30)
 @given(STEPS)
 def test_a_journey_says_what_attribution_show_says(steps: list[tuple[Any, ...]]) -> None:
     async def run() -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
@@ -182,7 +182,6 @@ def journals(draw: st.DrawFn) -> tuple[list[Record], set[int], set[int]]:
     return records, {at for at in chosen if chosen[at] == "p"}, {at for at in chosen if chosen[at] == "r"}
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     journal=journals(),
     moods=moods,
@@ -248,7 +247,6 @@ def test_a_few_poison_records_of_a_full_batch_cost_a_few_writes(bad: set[int], a
         assert len(failed) - 1 <= given_up.attempts <= len(failed)  # one may have been a probe for another
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     length=st.integers(1, 300),
     kind=st.sampled_from(["down", "hangs"]),

@@ -32,7 +32,7 @@ SOUND = {
 
 
 @given(faults=st.sets(st.sampled_from([*FAULTS])), sound=st.sets(st.sampled_from([*SOUND])))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_fault_is_reported_once(faults: set[tuple[str, str]], sound: set[tuple[str, str]]) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "ingestd.toml"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
@@ -126,7 +126,6 @@ def in_force(config: Config, plugins: Plugins) -> dict[str, Any]:
 
 
 @given(st.deferred(configurations))
-@settings(max_examples=50, deadline=None)
 def test_the_output_is_the_same_configuration(tables: dict[str, Any]) -> None:
     config, plugins = parse(tables)
     text = as_toml(config, plugins)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.plugins.auth.ecmascript import canonical
@@ -189,7 +189,6 @@ def node() -> Iterator[Rewrite]:
         yield rewrite
 
 
-@settings(max_examples=600, deadline=None)
 @given(document=_documents)
 def test_documents_come_out_as_node_writes_them(node: Rewrite, document: str) -> None:
     body = document.encode()
@@ -198,13 +197,11 @@ def test_documents_come_out_as_node_writes_them(node: Rewrite, document: str) ->
     assert rewritten == node(body)
 
 
-@settings(max_examples=600, deadline=None)
 @given(scribble=_scribbles)
 def test_texts_that_node_refuses_are_refused(node: Rewrite, scribble: str) -> None:
     assert canonical(scribble.encode()) == node(scribble.encode())
 
 
-@settings(max_examples=100)
 @given(_documents)
 def test_other_members_of_a_document_change_nothing(document: str) -> None:
     """Python's encoder writes a document if it agrees with ECMAScript. Each of these members prevents that."""
@@ -214,7 +211,6 @@ def test_other_members_of_a_document_change_nothing(document: str) -> None:
         assert canonical(b"[%s,%s]" % (document.encode(), other)) == b"[%s,%s]" % (alone, other)
 
 
-@settings(max_examples=200)
 @given(_documents)
 def test_rewriting_again_changes_nothing(document: str) -> None:
     rewritten = canonical(document.encode())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api import hookimpl
@@ -94,7 +94,6 @@ def belonging(steps: Sequence[tuple[str, str | None, str]], wanted: str) -> set[
     return found
 
 
-@settings(max_examples=40)
 @given(STEPS, st.integers(1, 7))
 def test_a_search_finds_a_user_with_visitors_linked_later(steps: list[tuple[str, str | None, str]], first: int) -> None:
     async def search() -> set[int]:

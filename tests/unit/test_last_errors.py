@@ -99,7 +99,7 @@ def test_every_message_has_a_kind_of_bounded_length(message: str) -> None:
 
 
 @pytest.mark.logs("^of")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(IDS, min_size=1, max_size=60))
 def test_one_row_counts_all_of_a_kind(ids: list[str]) -> None:
     kept = RecentLines()

@@ -337,14 +337,13 @@ def as_received(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=DATA)
 def test_data_is_judged_as_by_the_reference(key: str, data: dict[str, Any]) -> None:
     body = as_received({"key": key, "anonymousId": "a", "data": data})
     assert pointers(refusal(whole(VALIDATOR.event), body)) == REFERENCE.data(key, body)
 
 
-@settings(max_examples=250, deadline=None)
 @given(
     body=st.fixed_dictionaries(
         {}, optional={"key": st.sampled_from(KEYS) | LEAVES, "data": DATA | ANY, "anonymousId": ANONYMOUS, **SOMETIMES}
@@ -363,7 +362,6 @@ def test_an_event_is_judged_as_by_the_reference(body: dict[str, Any]) -> None:
         assert error is None or error.code == ("invalid_envelope" if wrong else "invalid_data")
 
 
-@settings(max_examples=250, deadline=None)
 @given(body=st.fixed_dictionaries({}, optional={"anonymousId": ANONYMOUS, **SOMETIMES}))
 def test_an_identify_request_is_judged_as_by_the_reference(body: dict[str, Any]) -> None:
     body = as_received(body)
