@@ -18,7 +18,7 @@ __all__ = ["INGESTD", "Command", "run"]
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
-_ROOM = "-" * 4000  # for the arguments of the processes that it forks
+_ROOM = " " * 4000  # for the arguments of the processes that it forks
 _MOST_SERVERS = 3
 _DEARER_THAN = 2  # real starts
 _PLAIN = (True, None, None, None, -1, False, -1)
