@@ -18,7 +18,7 @@ __all__ = ["INGESTD", "Command", "run"]
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
-_ROOM = "-" * 4000  # for the arguments of the processes that it forks
+_ROOM = " " * 4000  # for the arguments of the processes that it forks
 _MOST_SERVERS = 3
 _DEARER_THAN = 2  # real starts
 _PLAIN = (True, None, None, None, -1, False, -1)
@@ -106,7 +106,7 @@ def _fork(arguments: Sequence[str], folder: str, environment: Mapping[str, str],
         if len(_starts) > _MOST_SERVERS:
             _starts.pop(next(iter(_starts))).close()
         server = starts.server(kept)
-        return None if server is None else server.start(list(map(os.fspath, arguments)), folder, streams)
+        return None if server is None else server.start(list(map(os.fsdecode, arguments)), folder, streams)
 
 
 def run(command: Sequence[str], *, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:
