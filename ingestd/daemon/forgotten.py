@@ -11,13 +11,15 @@ from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
 from ingestd.consumers.erasures import last_erasure
 from ingestd.consumers.group import Consumers
+from ingestd.consumers.looks import seconds_between_looks
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.http.operators import OperatorsPart
 from ingestd.observability.logs import RecentLines
 
 __all__ = ["Forgotten"]
 
-_PERIOD = 1.0  # seconds
+_LOOK = 1.0  # seconds between two looks at a partition
+_MOST_LOOK = 10.0  # the same at most, with many partitions
 
 
 class Forgotten:
@@ -42,9 +44,16 @@ class Forgotten:
         """The last erasure of each partition, without those that could not be read yet."""
 
     async def follow(self) -> None:
+        await asyncio.gather(*(self._look(*part) for part in self._parts))
+        pause = seconds_between_looks(_LOOK, len(self._parts), _MOST_LOOK)
+        # One after the other, but one that is away holds up no other.
+        await asyncio.gather(*(self._follow(number, pause) for number in range(len(self._parts))))
+
+    async def _follow(self, number: int, pause: float) -> None:
+        await asyncio.sleep(pause * number / len(self._parts))
         while True:
-            await asyncio.gather(*(self._look(*part) for part in self._parts))
-            await asyncio.sleep(_PERIOD)
+            await self._look(*self._parts[number])
+            await asyncio.sleep(pause)
 
     async def _look(self, partition: Partition, group: Consumers) -> None:
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it

@@ -1086,7 +1086,7 @@ class TestRedis(Sinks):
     async def test_another_daemon_continues_an_unfinished_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first daemon hangs, and has lost its cursor when it wakes up."""
         monkeypatch.setattr("ingestd.plugins.stores.redis.journal.LEASE", 1.5)
-        monkeypatch.setattr("ingestd.plugins.stores.redis.backend._BEAT", 0.1)
+        monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
         shelf = Shelf(refused={1, 2})
         async with self.backend() as backend, self.backend() as other:
             await append(backend, view(3))

@@ -69,7 +69,7 @@ def arranged(server: RedisServer, make: Callable[[RedisServer, Path], Backend]) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opener(server, make))
         patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
-        patch.setattr("ingestd.plugins.stores.redis.backend._BEAT", LEASE / 3)
+        patch.setattr("ingestd.plugins.stores.redis.beats._BEAT", LEASE / 3)
         patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
         yield
 

@@ -328,6 +328,29 @@ def count_scripts(cluster: RedisCluster) -> int:
     return total
 
 
+def count_reads(cluster: RedisCluster) -> int:
+    """How often all nodes have read from a connection since their starts."""
+    total = 0
+    for node in cluster.primaries():
+        with node.client() as client:
+            total += client.info("stats")["total_reads_processed"]
+    return total
+
+
+async def test_the_beats_of_all_partitions_of_a_node_are_one_write(cluster: RedisCluster) -> None:
+    backend = cluster_backend(cluster, prefix=f"{uuid4().hex}:", partitions=128, timeout=5.0, patience=10.0)
+    await backend.open(serving=True)
+    try:
+        beats = [each.database.link for each in backend.backends]
+        await until(lambda: all(link.heartbeats > 1 for link in beats), PROMPT)
+        before, scripts, reads = [link.heartbeats for link in beats], count_scripts(cluster), count_reads(cluster)
+        await until(lambda: all(now.heartbeats > then + 2 for now, then in zip(beats, before, strict=True)), LONG)
+        # Redis reads 16 kB at once: the beats of 43 partitions come in a few parts. Replicas and this test write too.
+        assert (count_reads(cluster) - reads) * 4 < count_scripts(cluster) - scripts
+    finally:
+        await backend.close()
+
+
 async def test_many_idle_partitions_are_looked_at_less_often(cluster: RedisCluster) -> None:
     backend = cluster_backend(cluster, prefix=f"{uuid4().hex}:", partitions=128, timeout=5.0, patience=10.0)
     await backend.open(serving=True)

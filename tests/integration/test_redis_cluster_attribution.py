@@ -45,6 +45,6 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opened)
         patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
-        patch.setattr("ingestd.plugins.stores.redis.backend._BEAT", LEASE / 3)
+        patch.setattr("ingestd.plugins.stores.redis.beats._BEAT", LEASE / 3)
         patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
         yield

@@ -142,7 +142,7 @@ async def test_a_move_that_is_given_up_is_a_loss(
     cluster: RedisCluster, owner: str, part: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`part` of the keys has moved. Redis 7.0 moves the newest first."""
-    monkeypatch.setattr("ingestd.plugins.stores.redis.backend._BEAT", 0.2)
+    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.2)
     monkeypatch.setattr("ingestd.plugins.stores.redis.adoption._WAIT", 1.0)
     async with opened(cluster, 2) as (one, two):
         partition = one.backends[2]

@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(autouse=True)
 def _quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     set_lease(monkeypatch, 1.5)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.backend._BEAT", 0.1)
+    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
     monkeypatch.setattr("ingestd.plugins.stores.redis.journal._RETRY", 0.05)
 
 

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.stores.redis.link.PIECE_BYTES", PIECE)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.backend._BEAT", 0.1)
+    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
 
 
 @asynccontextmanager

@@ -86,9 +86,9 @@ def shared(partitions: int, reports: Sequence[DaemonReport]) -> list[tuple[str, 
     found = []
     for report in reports:
         for number in range(partitions):
-            sharing = WorkSharing(number)
+            sharing = WorkSharing(number, asyncio.Event())
             sharing.name = report.name
-            sharing.learn(DaemonReport.parse(str(each)) for each in reports)
+            sharing.learn([*map(str, reports)])
             found += [(report.name, number, each) for each in report.consumers if sharing.has(each)]
             assert all(sharing.passes(each) is not sharing.has(each) for each in report.consumers)
     return found
@@ -108,13 +108,16 @@ def test_a_consumer_belongs_to_a_daemon_that_has_it() -> None:
     assert sorted(number for name, number, consumer in found if consumer == "new") == [*range(10)]
 
 
-async def test_a_change_of_the_wanted_consumers_is_due_for_a_report_at_once() -> None:
-    sharing = WorkSharing(0)
-    sharing.want("crm")
-    await asyncio.wait_for(sharing.report_due(60), 1)
-    sharing.want("crm")
-    await asyncio.wait_for(sharing.report_due(0.01), 1)
-    assert sharing.wanted == ["crm"]
-    sharing.forgo("crm")
-    await asyncio.wait_for(sharing.report_due(60), 1)
+def test_a_change_of_the_wanted_consumers_is_due_for_a_report_at_once() -> None:
+    changed = asyncio.Event()
+    sharing = WorkSharing(0, changed)
+    for change in (sharing.want, sharing.forgo):
+        change("crm")
+        assert sharing.is_due
+        assert changed.is_set()
+        sharing.is_due = False
+        changed.clear()
+        change("crm")
+        assert not sharing.is_due
+        assert not changed.is_set()
     assert sharing.wanted == []

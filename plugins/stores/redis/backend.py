@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import count
 from typing import Any
 
 from redis.asyncio.connection import ConnectionPool
@@ -21,6 +18,7 @@ from ingestd.api.check_result import CheckResult, show_age
 from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
+from .beats import Beats, PartitionBeat, clock_ahead
 from .contents import RedisContents
 from .database import Database
 from .durability import Durability, replication, require
@@ -33,12 +31,7 @@ __all__ = ["RedisBackend", "describe_daemons", "lacking_replicas"]
 
 _log = logging.getLogger("ingestd.redis")
 
-_BEAT = 1.5  # seconds between two renewals of leases
 _WRONG_CLOCK = 2000  # milliseconds
-_BEATS_ALIVE = 2  # beats between two heartbeats
-_ALIVE = 10.0  # seconds after its last heartbeat for which a daemon counts as running
-_ALIVE_SHARING = 6.0  # the same if each beat has a heartbeat
-_BEATS_UNUSED = 400  # beats between two looks for unused entries: they stay for ten to twenty minutes
 
 
 class RedisBackend(Backend):
@@ -73,8 +66,7 @@ class RedisBackend(Backend):
         self._adoption = Adoption(self.database, self.journal, self.store)
         self._accept_loss = accept_loss
         self._tasks: list[asyncio.Task[None]] = []
-        self._report: DaemonReport | None = None
-        """The last report of this daemon to the store."""
+        self.beat = PartitionBeat(self.database, self.journal, self.store, sharing)
 
     async def open(self, *, serving: bool, name: str | None = None) -> None:
         """`name` is that of the daemon. All partitions of a store must have the same."""
@@ -112,7 +104,9 @@ class RedisBackend(Backend):
             self._run("sentinels", self.database.follow_sentinels())
         if self._sharing is not None:
             self._sharing.name = self.database.name
-        self._run("beats", self._beat())
+        else:
+            self._run("beats", Beats([self.beat]).run())
+        self.beat.begin()
         self._run("follow", self.journal.follow())
 
     @property
@@ -133,8 +127,7 @@ class RedisBackend(Backend):
         self._tasks = []
         with suppress(Unavailable):  # if Redis is away, leases and the heartbeat expire
             await self.journal.release_all()
-            if self._report is not None:
-                await self.database.link.ask("gone", 0, str(self._report))
+            await self.beat.end()
         await self.database.close()
 
     def problem(self) -> str | None:
@@ -205,58 +198,8 @@ class RedisBackend(Backend):
         reports = map(DaemonReport.parse, await self.database.link.ask("daemons", 0))
         return [*dict.fromkeys(DaemonProcess(report.pid, report.host, report.name) for report in reports)]
 
-    async def _beat(self) -> None:
-        """Renew leases regularly, and report that this daemon runs, and where, so that commands find it.
-
-        Forget unused entries too: `ingestd forget` cannot reach them in the caches of other processes.
-        """
-        for beat in count():
-            if beat % _BEATS_UNUSED == 0:
-                self.database.entries.forget_unused()
-            with suppress(Unavailable):  # the link reports it
-                # All of a beat leaves as one batch.
-                if self._sharing is not None or beat % _BEATS_ALIVE == 0:
-                    self._report_alive(self._sharing)
-                await self.journal.keep()
-            if self._sharing is not None:
-                await self._sharing.report_due(_BEAT)
-            else:
-                await asyncio.sleep(_BEAT)
-
-    def _report_alive(self, sharing: WorkSharing | None) -> None:
-        """Raises `Unavailable`."""
-        link, life = self.database.link, _ALIVE if sharing is None else _ALIVE_SHARING
-        wanted = () if sharing is None else tuple(sharing.wanted)
-        report = DaemonReport(self.database.name, os.getpid(), socket.gethostname(), wanted)
-        if self._report not in (None, report):
-            link.begin(["gone", 0, str(self._report)], _ignore)
-        self._report = report
-        link.begin(["alive", 0, str(report), round(life * 1000)], partial(self._heard, times.now()))
-        if sharing is not None:
-            link.begin(["daemons", 0], self._learned)
-
-    def _heard(self, asked_at: int, answer: Any, error: Exception | None) -> None:
-        if error is None:
-            link = self.database.link
-            link.last, link.heartbeats, clock = answer
-            self.store.clock_ahead = clock_ahead(clock, asked_at)
-
-    def _learned(self, answer: Any, error: Exception | None) -> None:
-        if error is None and self._sharing is not None:
-            self._sharing.learn(map(DaemonReport.parse, answer))
-            self.journal.pass_on()
-
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=f"redis: {name}"))
-
-
-def clock_ahead(clock: int, asked_at: int) -> int:
-    """Milliseconds by which Redis' clock is ahead of ours: it was read between our question and now."""
-    return min(0, clock - asked_at) or max(0, clock - times.now())
-
-
-def _ignore(answer: Any, error: Exception | None) -> None:
-    """A report that stays expires."""
 
 
 def lacking_replicas(found: Sequence[CheckResult]) -> str | None:

@@ -699,7 +699,7 @@ ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
 end
 
 -- Returns the cursors that this holder no longer holds.
-ops.keep = function(_, names, holder, lease)
+local function renew(names, holder, lease)
   local lost = {}
   for _, name in ipairs(names) do
     local row = row_of(name)
@@ -758,14 +758,21 @@ end
 
 local daemons = prefix .. 'daemons'
 
-ops.alive = function(_, daemon, life)
-  redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. clock())
-  redis.call('ZADD', daemons, clock() + life, daemon)
+-- What a running daemon does regularly: it reports that it runs, and renews the leases of its cursors. `former` is its
+-- report before a change, or ''.
+repeatable.beat = function(_, report, former, life, names, holder, lease)
+  local time = clock()
+  redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
+  if former ~= '' then redis.call('ZREM', daemons, former) end
+  redis.call('ZADD', daemons, time + life, report)
   redis.call('PEXPIRE', daemons, life)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
   renew_mark(all.heartbeats)
-  return {all.last, all.heartbeats, clock()}
+  return {
+    all.last, all.version, all.piece, all.heartbeats, time, renew(names, holder, lease),
+    redis.call('ZRANGE', daemons, 0, -1),
+  }
 end
 
 ops.gone = function(_, daemon)
@@ -816,7 +823,7 @@ local is_beat = false
 
 for _, operation in ipairs(asked) do
   local name = operation[1]
-  if name == 'alive' then
+  if name == 'beat' then
     is_beat = true
   elseif not (ops[name] or repeatable[name] or reads[name]) then
     define_upkeep()

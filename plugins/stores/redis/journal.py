@@ -289,18 +289,24 @@ class RedisJournal(Journal):
         given = [(record.position, record.type, record.at, raw(record.body), raw(body)) for record, body in changes]
         return int(await self._database.link.ask("replace", 0, given)) if given else 0
 
-    async def keep(self) -> None:
-        """Renew the leases of this daemon's cursors. Raises `Unavailable`.
+    @property
+    def held(self) -> list[str]:
+        """The names of the cursors that this daemon holds."""
+        return [*self._held]
 
-        A daemon without cursors asks too. So it notices when Redis is away, and when the journal has lost records.
+    def beaten(self, known: int, last: int, version: int, piece: int, lost: Sequence[str]) -> None:
+        """Note the answer to a beat: the journal's end, and the cursors that this daemon has lost.
+
+        `known` is the newest position that was known before the beat. It may have been sent on another connection than
+        appends, whose answers tell of newer records.
         """
-        link, lease = self._database.link, round(LEASE * 1000)
-        lost, _ = await asyncio.gather(link.ask("keep", 0, [*self._held], self._database.name, lease), self.last())
         for name in lost:
             self._lose(name)
-
-    def pass_on(self) -> None:
-        """Wake waiting consumers whose cursors other daemons are to have."""
+        if last < known:
+            self._unlearn(last)
+        if last >= self._known:
+            self._newest_piece = piece
+        self._learn(last, version)
         sharing = self._sharing
         if sharing is not None and any(map(sharing.passes, self._held)):
             self._wake()

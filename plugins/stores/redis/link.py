@@ -300,12 +300,35 @@ class Link:
             self._grace_until = time.monotonic() + self._promotion_grace
         self.address = address
 
-    async def _send_batch(self, connection: AbstractConnection, batch: _Batch, *, is_first: bool = False) -> None:
+    @property
+    def may_share(self) -> bool:
+        """Whether `pack` may be used: this link reaches its server, and its answers wait for replicas as usual."""
+        return self.problem is None and self._connection is not None and not self._grace_until and not self._closed
+
+    def pack(self, connection: AbstractConnection, operation: Operation) -> list[bytes]:
+        """A batch of one operation for a connection that several links share. It may be done twice or never."""
+        return self._pack(connection, uuid4().hex.encode(), _encoder.encode([operation]))
+
+    def unpack(self, answer: bytes) -> Any:
+        """The answer to a batch of `pack`, once enough replicas have it. Raises `ResponseError`."""
+        ((works, result),) = decode_answers(answer)
+        if not works:
+            raise ResponseError(result)
+        self.batches, self.operations, self.is_replicated = self.batches + 1, self.operations + 1, True
+        return result
+
+    def _pack(
+        self, connection: AbstractConnection, name: bytes, asked: bytes, *, is_first: bool = False
+    ) -> list[bytes]:
         """`is_first` is the first batch of a connection. Its store must have all its parts, or it refuses the batch."""
         known = f"{self.store_id} {self.last} {self.heartbeats}"
-        packed = connection.pack_command(
-            "EVALSHA", _SHA, 1, self._prefix, batch.name, batch.asked, known, self._piece, int(is_first)
+        packed: list[bytes] = connection.pack_command(
+            "EVALSHA", _SHA, 1, self._prefix, name, asked, known, self._piece, int(is_first)
         )
+        return packed
+
+    async def _send_batch(self, connection: AbstractConnection, batch: _Batch, *, is_first: bool = False) -> None:
+        packed = self._pack(connection, batch.name, batch.asked, is_first=is_first)
         if batch.waits:
             # WAIT covers all writes of this connection, and with them all earlier writes.
             wait = _GRACE_WAIT if self._grace_until else round(self._timeout * 500)

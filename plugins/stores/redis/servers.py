@@ -10,6 +10,7 @@ from redis import asyncio as aioredis
 from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from ingestd.api.errors import ConfigError
@@ -20,6 +21,8 @@ from .sentinel import SentinelPool, Sentinels
 
 __all__ = ["address_of", "connection_options", "greet", "make_pool"]
 
+_DRIVER = DriverInfo()
+
 
 def connection_options(timeout: float) -> dict[str, Any]:
     """redis-py's options for connections of the link, and for reads."""
@@ -29,6 +32,7 @@ def connection_options(timeout: float) -> dict[str, Any]:
         "retry": Retry(NoBackoff(), 0),  # the link tries again
         "protocol": 2,
         "client_name": "ingestd",
+        "driver_info": _DRIVER,  # otherwise redis-py reads its version from a file for each connection
     }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from zlib import crc32
@@ -39,14 +38,18 @@ class WorkSharing:
     the next partition has the next daemon. Different consumers begin with different daemons.
     """
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, changed: asyncio.Event) -> None:
+        """`changed` is set as soon as there is something new to report."""
         self.name = ""
         """The name of this daemon; empty if this process does not serve."""
         self._partition = partition
         self._wanted: set[str] = set()
+        self._reports: set[str] = set()
         self._daemons: dict[str, list[str]] = {}
         self._learned = asyncio.Event()
-        self._to_report = asyncio.Event()
+        self.is_due = False
+        """Whether there is something new to report."""
+        self._changed = changed
 
     @property
     def wanted(self) -> Sequence[str]:
@@ -56,27 +59,26 @@ class WorkSharing:
     def want(self, consumer: str) -> None:
         if consumer not in self._wanted:
             self._wanted.add(consumer)
-            self._to_report.set()
+            self._report()
 
     def forgo(self, consumer: str) -> None:
         if consumer in self._wanted:
             self._wanted.remove(consumer)
-            self._to_report.set()
+            self._report()
 
-    async def report_due(self, seconds: float) -> None:
-        """Return after so many seconds, or as soon as there is something new to report."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._to_report.wait()
-        self._to_report.clear()
+    def _report(self) -> None:
+        self.is_due = True
+        self._changed.set()
 
-    def learn(self, reports: Iterable[DaemonReport]) -> None:
+    def learn(self, reports: Sequence[str]) -> None:
         """Note the reports of all running daemons. One that has just changed its report may have two."""
-        daemons: defaultdict[str, set[str]] = defaultdict(set)
-        for report in reports:
-            for consumer in report.consumers:
-                daemons[consumer].add(report.name)
-        self._daemons = {consumer: sorted(names) for consumer, names in daemons.items()}
+        if {*reports} != self._reports:
+            self._reports = {*reports}
+            daemons: defaultdict[str, set[str]] = defaultdict(set)
+            for report in map(DaemonReport.parse, reports):
+                for consumer in report.consumers:
+                    daemons[consumer].add(report.name)
+            self._daemons = {consumer: sorted(names) for consumer, names in daemons.items()}
         self._learned.set()
         self._learned = asyncio.Event()
 

@@ -20,6 +20,7 @@ from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.options import Address
 
 from ..backend import RedisBackend, describe_daemons, lacking_replicas
+from ..beats import Beats
 from ..link import explain
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology
@@ -64,6 +65,7 @@ class ClusterBackend(Backend):
             raise ConfigError(f"plugins.redis.prefix: {options.prefix!r} has a brace, which a cluster gives a meaning")
         self.topology = make_topology(url, timeout=options.timeout)
         self.options = options
+        self._to_report = asyncio.Event()
         width = max(2, len(str(options.partitions - 1)))
         self._names = [f"{number:0{width}}" for number in range(options.partitions)]
         self._tags = partition_tags(options.partitions)
@@ -77,6 +79,7 @@ class ClusterBackend(Backend):
         self._away: dict[int, str] = {}
         """The partitions that could not be opened yet, by number, each with the reason."""
         self._opening: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     def _make_partition(self, url: ClusterUrl, number: int, prefix: str) -> RedisBackend:
         options = self.options
@@ -89,7 +92,7 @@ class ClusterBackend(Backend):
             promotion_grace=options.promotion_grace,
             accept_loss=options.accept_loss,
             name=self._names[number],
-            sharing=WorkSharing(number),
+            sharing=WorkSharing(number, self._to_report),
         )
 
     @property
@@ -112,6 +115,8 @@ class ClusterBackend(Backend):
             await self._open_all(serving=serving)
             await self._keep_number(serving=serving)
             if serving:
+                beats = Beats([each.beat for each in self.backends], self.topology.connection_to, self._to_report)
+                self._beating = asyncio.create_task(beats.run(), name="redis: beats")
                 for warning in dict.fromkeys(each for backend in self._opened for each in backend.warnings):
                     _log.warning("%s", warning)
         except BaseException:
@@ -190,10 +195,11 @@ class ClusterBackend(Backend):
             )
 
     async def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
-            self._opening = None
+        tasks = [task for task in (self._opening, self._beating) if task is not None]
+        self._opening = self._beating = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(backend.close() for backend in self.backends))
         await self.topology.close()
 

@@ -115,6 +115,10 @@ class Topology:
         self._epochs[slot] = newest.epoch
         return newest.primary
 
+    def connection_to(self, node: Address) -> Connection:
+        """A new connection, which is not open yet."""
+        return self._make_connection(**{**self._options, "host": node.host, "port": node.port})
+
     async def refresh(self) -> None:
         """Raises `RedisError` if no node answers or gives access, and `ConfigError` if the nodes are no cluster."""
         if self._refreshing is None:
@@ -131,7 +135,7 @@ class Topology:
         """Settings of all nodes, replicas included. A node is missing if it does not answer or may not be asked."""
 
         async def ask(node: Address) -> Mapping[str, str] | None:
-            connection = self._make_connection(**{**self._options, "host": node.host, "port": node.port})
+            connection = self.connection_to(node)
             try:
                 async with asyncio.timeout(self._limit):
                     await connection.connect()
@@ -190,7 +194,7 @@ class Topology:
     async def _ask(self, node: Address) -> Answer:
         connection = self._connections.get(node)
         if connection is None:
-            connection = self._make_connection(**{**self._options, "host": node.host, "port": node.port})
+            connection = self.connection_to(node)
             self._connections[node] = connection
         try:
             await connection.connect()
