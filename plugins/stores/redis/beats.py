@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
@@ -38,6 +38,16 @@ _GATHER = 0.02  # seconds in which further partitions get something to report
 _BEATS_UNUSED = 400  # beats between two looks for unused entries: they stay for ten to twenty minutes
 _END = 0.5  # seconds for which the end waits for beats in progress
 _AT_ONCE = 32  # answers between two turns of the loop
+
+
+class _Before(NamedTuple):
+    """What was known when a beat left."""
+
+    at: int
+    position: int
+    """The newest of the journal."""
+    store_id: str
+    address: str | None
 
 
 class PartitionBeat:
@@ -84,7 +94,7 @@ class PartitionBeat:
         held = self._journal.held
         asked = ["beat", 0, str(self._report), changed, round(life * 1000), held, name, round(LEASE * 1000)]
         link = self.database.link
-        return asked, partial(self._heard, times.now(), self._journal.known, link.store_id, link.address)
+        return asked, partial(self._heard, _Before(times.now(), self._journal.known, link.store_id, link.address))
 
     async def by_link(self) -> None:
         """Beat on the link of the partition, which handles every failure."""
@@ -92,19 +102,18 @@ class PartitionBeat:
             operation, then = self.make()
             await self.database.link.ask(*operation, first=then)
 
-    def _heard(
-        self, asked_at: int, known: int, store_id: str, address: str | None, answer: Any, error: Exception | None
-    ) -> None:
+    def _heard(self, before: _Before, answer: Any, error: Exception | None) -> None:
         link = self.database.link
         # An answer on another connection than the link's may be older than what the link has learned meanwhile.
-        if error is not None or link.store_id != store_id:
+        if error is not None or link.store_id != before.store_id:
             return
         last, version, piece, heartbeats, clock, lost, reports = answer
         link.last, link.heartbeats = max(link.last, last), max(link.heartbeats, heartbeats)
-        self._store.clock_ahead = clock_ahead(clock, asked_at)
+        self._store.clock_ahead = clock_ahead(clock, before.at)
         if self._sharing is not None:
             self._sharing.learn(reports)
-        self._journal.beaten(known if link.address == address else 0, last, version, piece, lost)
+        known = before.position if link.address == before.address else 0
+        self._journal.beaten(known, last, version, piece, lost)
 
 
 class Beats:
