@@ -166,7 +166,7 @@ async def test_a_new_primary_without_replicas_answers_events_and_consumers_wait(
     async with opened(watched, grace=LONG) as backend, running(backend, Taker(taken), patience=LONG):
         await append(backend, [record("before")])
         await until(lambda: len(taken) == 1)
-        while (await backend.journal.cursors())[0].position < 1:  # otherwise the step is repeated
+        while (await backend.journal.cursors())[0].position < 1:  # noqa: ASYNC110 - or the step is repeated
             await asyncio.sleep(0.01)
         primary, replicas = watched.primary, watched.replicas
         replicas[1].kill()
