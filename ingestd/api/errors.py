@@ -266,16 +266,22 @@ class Failed(Refused):
 
 
 class Unavailable(Refused):
-    """The daemon cannot store durably, or too many events are waiting. The caller should send the request again."""
+    """The daemon cannot store durably, or too many events are waiting. The caller should send the request again.
+
+    `detail` is for the caller, and `reason` for operators, if they need another text: `reason_of` returns it.
+    """
 
     status, title, outcome, code = 503, "Service Unavailable", Outcome.UNAVAILABLE, "unavailable"
 
-    def __init__(self, detail: str, *, retry_after: int = 1) -> None:
+    def __init__(self, detail: str, *, retry_after: int = 1, reason: str | None = None) -> None:
         super().__init__(detail, retry_after=retry_after)
+        self.reason = reason
 
 
 def reason_of(error: BaseException) -> str:
     """The reason of a failure, for messages and records."""
+    if isinstance(error, Unavailable) and error.reason is not None:
+        return storable(error.reason)
     return storable(str(error) if isinstance(error, IngestdError) else f"{type(error).__name__}: {error}")
 
 

@@ -31,7 +31,7 @@ TIMEOUT, PATIENCE = 0.5, 1.5
 LINES = pytest.mark.logs(
     "ingestd.redis WARNING events cannot be stored: ",
     "ingestd.redis WARNING the primary is ",
-    r"ingestd.consumers WARNING (sink|journal): .*; it is tried again",
+    r"ingestd.consumers WARNING (sink|journal): the store cannot be used now: .*; it is tried again",
 )
 
 

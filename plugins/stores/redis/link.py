@@ -388,9 +388,10 @@ class Link:
 
     def unavailable(self) -> Unavailable:
         """The error for an operation that is refused: for a caller, or for an operator at a command."""
+        problem = self.problem or "it has lost data"
         if self._serving:
-            return _unavailable()
-        return Unavailable(f"The store cannot be used now: {self.problem or 'it has lost data'}.")
+            return _unavailable(problem)
+        return Unavailable(f"The store cannot be used now: {problem}.")
 
     @property
     def can_read(self) -> bool:
@@ -463,15 +464,18 @@ class Link:
             self._probing = None
 
 
-def _unavailable() -> Unavailable:
-    # Without the reason: it names servers, which a browser must not see. Operators find it in `problem` and the log.
-    return Unavailable("Events cannot be stored at the moment. Send the request again.")
+def _unavailable(problem: str) -> Unavailable:
+    # The answer has no reason: it names servers, which a browser must not see.
+    return Unavailable(
+        "Events cannot be stored at the moment. Send the request again.",
+        reason=f"the store cannot be used now: {problem}",
+    )
 
 
 def refusal(message: str) -> Unavailable:
     """The error for an operation that Redis could not do. Logs the reason."""
     _log.error("an operation failed: %s", message)
-    return _unavailable()
+    return _unavailable(message)
 
 
 def encode(asked: Any) -> msgspec.Raw:
