@@ -31,11 +31,11 @@ install: .venv/installed
 test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
 	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
 	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
 test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
-	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
+	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 check: lint types test
 

@@ -68,6 +68,8 @@ def test_nothing_that_a_sink_or_a_page_says_names_the_person_afterwards(tmp_path
             wait_until(lambda: b"MARK-trait" not in hook.received[-1].content)  # the record in hand was read again
             assert "MARK" not in hook.received[-1].content.decode()
             hook.answer = lambda _: Reply(400, {}, b"is bad")
+            # Another process has appended the erasure, so the daemon may learn of it last.
+            wait_until(lambda: b'"type":"erasure"' in hook.received[-1].content)
             wait_until(lambda: is_delivered(daemon))
             hook.answer = lambda _: Reply(204, {}, b"")
             wait_until(lambda: "MARK" not in told(shop, daemon).replace(erasure_of(shop), ""))
