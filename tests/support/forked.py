@@ -14,7 +14,7 @@ from typing import Any
 
 from .fork_server import CLONE
 
-__all__ = ["INGESTD", "Command", "run"]
+__all__ = ["INGESTD", "Command", "fork_servers", "run"]
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
@@ -46,6 +46,10 @@ class _Server:
         assert pid > 0, "the fork server has failed"
         return pid
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         self._requests.close()
         self._process.wait()
@@ -64,6 +68,10 @@ class _Starts:
             self._server = _Server(environment)
         return self._server
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._server is None else self._server.pid
+
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -72,6 +80,11 @@ class _Starts:
 _lock = Lock()
 _starts: dict[frozenset[tuple[str, str]], _Starts] = {}
 """By environment, the latest last. A process keeps the one with which it was started, so each needs a server."""
+
+
+def fork_servers() -> set[int | None]:
+    """The numbers of the fork servers, which are children of this process."""
+    return {each.pid for each in _starts.values()}
 
 
 class Command(subprocess.Popen[Any]):

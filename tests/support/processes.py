@@ -6,13 +6,20 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["children", "open_files", "wait_for_end"]
+from .forked import fork_servers
+
+__all__ = ["children", "open_files", "own_children", "wait_for_end"]
 
 
 def children(pid: int) -> list[int]:
     """The child processes of all threads of this process, including ended ones that were not waited for."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def own_children() -> list[int]:
+    """The children of this process, without the fork servers for later starts of `ingestd`."""
+    return [pid for pid in children(os.getpid()) if pid not in fork_servers()]
 
 
 def open_files(pid: int) -> dict[int, str]:

@@ -15,7 +15,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.plugins.auth import canonical_process
 from ingestd.plugins.auth.canonical_process import CanonicalProcess
 from ingestd.plugins.auth.ecmascript import canonical
-from tests.support.processes import children, open_files, wait_for_end
+from tests.support.processes import open_files, own_children, wait_for_end
 
 DOCUMENTS = [
     b"{}",
@@ -37,15 +37,15 @@ async def running() -> AsyncIterator[CanonicalProcess]:
         yield process
     finally:
         await process.close()
-        assert not children(os.getpid())
+        assert not own_children()
 
 
 async def test_answers_are_the_canonical_forms_even_of_simultaneous_requests() -> None:
     async with running() as process:
-        assert not children(os.getpid())  # the process starts with the first request
+        assert not own_children()  # the process starts with the first request
         answers = await asyncio.gather(*map(process.canonical, DOCUMENTS * 3))
         assert answers == [canonical(document) for document in DOCUMENTS] * 3
-        assert len(children(os.getpid())) == 1
+        assert len(own_children()) == 1
 
 
 async def test_it_has_three_files_and_a_separate_process_group() -> None:
@@ -53,7 +53,7 @@ async def test_it_has_three_files_and_a_separate_process_group() -> None:
         os.set_inheritable(inheritable.fileno(), True)
         async with running() as process:
             await process.canonical(b"{}")
-            [pid] = children(os.getpid())
+            [pid] = own_children()
             assert {*open_files(pid)} == {0, 1, 2}
             assert os.getpgid(pid) == pid != os.getpgid(0)
             # A signal to its process group ends it, like any program.
@@ -66,7 +66,7 @@ async def test_after_its_death_another_one_answers() -> None:
     async with running() as process:
         for document in DOCUMENTS[:3]:
             await process.canonical(document)
-            [pid] = children(os.getpid())
+            [pid] = own_children()
             os.kill(pid, signal.SIGKILL)
         assert await process.canonical(b"[ ]") == b"[]"
 
@@ -96,13 +96,13 @@ async def test_after_two_failures_the_caller_must_retry(
 async def test_a_stopped_process_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as process:
         await process.canonical(b"{}")
-        [pid] = children(os.getpid())
+        [pid] = own_children()
         os.kill(pid, signal.SIGSTOP)
         with monkeypatch.context() as patched:
             patched.setattr(canonical_process, "_ANSWER_TIMEOUT", 0.01)
             with contextlib.suppress(Unavailable):  # the second attempt may be too slow as well
                 await process.canonical(b"[ ]")
-        assert pid not in children(os.getpid())
+        assert pid not in own_children()
         assert await process.canonical(b"[ ]") == b"[]"
 
 

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import inspect
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -27,7 +26,7 @@ from ingestd.http.body import decode_body
 from ingestd.plugins.auth.hmac_auth import HmacPlugin, is_signed
 from ingestd.plugins.auth.key_registry import Key, change_keys
 from tests.support.backends import PluginDaemon, sqlite_daemon
-from tests.support.processes import children
+from tests.support.processes import own_children
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT.parent / "shared" / "vectors"
@@ -336,9 +335,9 @@ async def test_a_reload_keeps_keys_and_budgets(tmp_path: Path) -> None:
         signature = sign(large.replace(b": ", b":"))
         for plugin, peer in (before, "203.0.113.8"), (after, "203.0.113.9"):
             assert await status(plugin, request(large, signature, peer=peer)) == 200
-        assert len(children(os.getpid())) == 1
+        assert len(own_children()) == 1
         await after.shutdown()
-        assert not children(os.getpid())
+        assert not own_children()
 
 
 @given(st.binary(max_size=80), st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable()))
