@@ -34,6 +34,7 @@ SPOILT = [
     Object.keys = (object) => { const names = []; for (const name in object) names.push(name); return names }
     Object.defineProperty(window, 'localStorage', { value: null })
     """,
+    "[Array, Object, String, Date, Map, Set, Promise, RegExp].forEach((kind) => Object.freeze(kind.prototype))",
     "Object.defineProperty(window, 'localStorage', { value: { getItem: () => null, setItem() {}, removeItem() {} } })",
     "Storage.prototype.getItem = () => { throw Error('broken') }",
     """
