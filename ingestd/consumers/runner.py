@@ -17,7 +17,7 @@ from ingestd.support.backoff import Backoff
 
 from .erasures import REMOVED
 from .failure_log import FailureLog
-from .looks import seconds_between_looks
+from .looks import seconds_between_looks, seconds_between_steps
 from .read_ahead import ReadAhead
 from .retry import Attempts
 from .status import ConsumerStatus
@@ -56,6 +56,9 @@ class Runner:
         """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
         self._grace = grace
         self._attend_idle = seconds_between_looks(_ATTEND, partitions, _MOST_IDLE)
+        self._between_steps = seconds_between_steps(partitions)
+        self._next_step = 0.0
+        """The time before which a step waits for further records, by the loop's clock."""
         self._label = f"{consumer.name} (partition {partition})" if partition else consumer.name
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
@@ -341,8 +344,10 @@ class Runner:
                 await self._journal.wait(after, self._cursor)
         except TimeoutError:
             return False
-        if consumer.linger and not self._forced:
-            self._lingering = asyncio.timeout(consumer.linger)
+        clock = asyncio.get_running_loop().time
+        linger = max(consumer.linger, self._next_step - clock())
+        if linger > 0 and not self._forced:
+            self._lingering = asyncio.timeout(linger)
             try:
                 async with self._lingering:
                     await self._journal.wait(after + consumer.max_records - 1, self._cursor)
@@ -350,6 +355,7 @@ class Runner:
                 pass
             finally:
                 self._lingering = None
+        self._next_step = clock() + self._between_steps
         return True
 
     def _go_to(self, position: int) -> None:

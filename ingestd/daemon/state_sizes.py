@@ -10,6 +10,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
 from ingestd.api.store import StoreSize
 from ingestd.config import Config
+from ingestd.consumers.looks import seconds_between_looks
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery.sink_consumer import SinkConsumer
 from ingestd.storage.retentions import Retentions
@@ -19,6 +20,7 @@ from ingestd.storage.state_limit import LETTERS, max_size
 __all__ = ["StateSizes"]
 
 _LOOK = 5.0  # seconds between two looks; plugins add what they write meanwhile
+_MOST_LOOK = 30.0  # the same at most, with many partitions
 
 
 class StateSizes:
@@ -54,9 +56,11 @@ class StateSizes:
 
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
+        number = len(self._partitions)
+        pause = seconds_between_looks(_LOOK, number, _MOST_LOOK) / number
         while True:
-            for index in range(len(self._partitions)):
-                await asyncio.sleep(_LOOK / len(self._partitions))
+            for index in range(number):
+                await asyncio.sleep(pause)
                 await self._look(index)
 
     async def _look(self, index: int) -> None:

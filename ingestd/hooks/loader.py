@@ -242,7 +242,10 @@ def _make(factory: Any, options: Options | None, config: Config) -> object:
 
 @cache
 def _extensions() -> dict[str, object]:
-    return {f"{_EXTENSIONS}.{point.name}": point.load() for point in entry_points(group=_EXTENSIONS)}
+    points = entry_points(group=_EXTENSIONS)
+    if not points:
+        raise ConfigError("the installation is of an earlier version than the code: run pip install on it again")
+    return {f"{_EXTENSIONS}.{point.name}": point.load() for point in points}
 
 
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:

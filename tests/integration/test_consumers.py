@@ -342,6 +342,29 @@ async def test_a_step_lingers_for_more_but_not_when_it_is_full(tmp_path: Path) -
         assert full.batches == [[1, 2, 3]]
 
 
+async def test_with_many_partitions_a_lone_record_comes_at_once_and_a_stream_of_records_in_few_steps(
+    tmp_path: Path,
+) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        reader = Reader()
+        async with running(backend, reader, partitions=1024) as (status,):
+            await until(lambda: status.held)
+            await append(backend, make_records(1))
+            await until(lambda: reader.seen == [1])
+            for _ in range(20):
+                await append(backend, make_records(1))
+        assert reader.batches == [[1], [*range(2, 22)]]
+
+
+async def test_with_many_partitions_a_full_step_waits_for_nothing(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        reader = Reader(max_records=3)
+        await append(backend, make_records(9))
+        async with running(backend, reader, partitions=1_000_000):
+            await until(lambda: len(reader.seen) == 9)
+        assert reader.batches == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
 async def test_a_shutdown_ends_lingering(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         waiting, idle = Reader("waiting", linger=3600.0), Reader("idle", start="now", linger=3600.0)

@@ -47,8 +47,9 @@ async def running(
     journal: Journal | None = None,
     now: Callable[[], int] = times.now,
     patience: float = 10.0,
+    partitions: int = 1,
 ) -> AsyncIterator[Sequence[ConsumerStatus]]:
-    """Runs consumers. At the end they must catch up within `patience`, and none of their tasks may have failed."""
+    """Runs consumers of one of so many partitions. At the end they must catch up within `patience`, and none of their tasks may have failed."""
     died: list[tuple[str, BaseException]] = []
     runtime = Consumers(
         journal or backend.journal,
@@ -58,6 +59,7 @@ async def running(
         now=now,
         backoff=QUICK,
         grace=0.2,
+        partitions=partitions,
     )
     await runtime.start()
     try:

@@ -17,7 +17,7 @@ KERNEL = {
     "cli": 3_620, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
-    "stores/sqlite": 3_760, "stores/redis": 3_870, "auth": 1_310, "attribution": 4_130, "segment": 600,
+    "stores/sqlite": 3_760, "stores/redis": 3_890, "auth": 1_310, "attribution": 4_130, "segment": 600,
     "sinks": 4_900, "console": 2_550, "tools": 5_110,
 }  # fmt: skip
 BUDGETS = {

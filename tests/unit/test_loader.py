@@ -12,6 +12,7 @@ import pytest
 
 from ingestd.api.errors import ConfigError
 from ingestd.config import parse_config
+from ingestd.hooks import loader
 from ingestd.hooks.loader import Plugins, load_plugins
 from tests.support.distribution import write_distribution
 
@@ -115,6 +116,15 @@ def test_a_wrong_name_in_also_is_refused(offer: Offer, enabled: list[str] | None
 def test_a_misspelt_option_of_plugins_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"x\.toml: plugins\.alos: unknown option; did you mean plugins\.also\?"):
         load(plugins={"alos": ["shop_tools"]})
+
+
+def test_code_that_is_newer_than_its_installation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader._extensions.cache_clear()
+    monkeypatch.setattr(loader, "entry_points", lambda group: [])
+    with pytest.raises(ConfigError, match="of an earlier version than the code: run pip install"):
+        load()
+    monkeypatch.undo()
+    assert loader._extensions()
 
 
 def test_the_origin_and_the_hooks_of_a_plugin_are_known(offer: Offer) -> None:

@@ -84,7 +84,8 @@ class RedisBackend(Backend):
             cause = error.__cause__
             if cause is None:
                 raise
-            raise _not_opened(cause, f"Redis refuses a request: {explain(cause)}.") from cause
+            what = "refuses a request" if isinstance(cause, ResponseError) else "cannot be reached"
+            raise _not_opened(cause, f"Redis {what}: {explain(cause)}.") from cause
         except BaseException:
             await self.close()
             raise

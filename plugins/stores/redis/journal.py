@@ -29,6 +29,7 @@ _log = logging.getLogger("ingestd.redis")
 LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
 _RETRY = 0.5  # seconds between two attempts to acquire a cursor
 _FOLLOW = 0.05  # seconds between two looks for records of other daemons
+_FOLLOW_SHARED = 0.2  # the same with many partitions
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
 _PAGE = 64  # records of one read
@@ -48,8 +49,8 @@ class RedisJournal(Journal):
         """The newest position that enough replicas are known to have: consumers that read further could deliver records
         which a failover takes back.
         """
-        self._changed = asyncio.Event()
-        """Set, and replaced, when waiting consumers have to look again."""
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        """Waiting consumers, each with the position beyond which it needs a record."""
         self._newest_piece = 0
         """Its number, as far as this daemon knows."""
         self._pieces: dict[int, int] = {}
@@ -209,11 +210,18 @@ class RedisJournal(Journal):
                     raise LeaseLost("another daemon runs it from now on")
             if self._readable > after or self._unlearned != unlearned:
                 return
-            await self._changed.wait()
+            changed = asyncio.get_running_loop().create_future()
+            self._waiting[changed] = after
+            try:
+                await changed
+            finally:
+                del self._waiting[changed]
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _wake(self, readable: int | None = None) -> None:
+        """Let waiting consumers look again: all of them, or those that need no more than what is `readable`."""
+        for waiting, after in self._waiting.items():
+            if (readable is None or readable > after) and not waiting.done():
+                waiting.set_result(None)
 
     async def last(self) -> int:
         def learn(answer: Any, error: Exception | None) -> None:
@@ -313,11 +321,20 @@ class RedisJournal(Journal):
 
     async def follow(self) -> None:
         """Notice records of other daemons, until cancelled."""
+        pause, block = (_FOLLOW, _BLOCK) if self._sharing is None else (_FOLLOW_SHARED, _BLOCK_SHARED)
+        was_busy = False
         while True:
-            await asyncio.sleep(_FOLLOW)
+            known = self._known
+            await asyncio.sleep(pause)
+            if self._known > known:  # answers to this daemon's appends tell of all records
+                was_busy = True
+                continue
             try:
+                if was_busy:  # the newest piece may be another
+                    was_busy = False
+                    await self.last()
                 newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
-                if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
+                if await self._database.block(newest, self._known, block):
                     await self.last()
             except (RedisError, OSError, Unavailable, TimeoutError) as error:
                 _log.debug("following the journal: %s", error)
@@ -332,7 +349,7 @@ class RedisJournal(Journal):
         if self._database.link.is_replicated and last > self._replicated:
             self._replicated, grows = last, True
         if grows:
-            self._wake()
+            self._wake(self._readable)
 
     def _unlearn(self, last: int) -> None:
         """A failover has lost the journal's end: wake all waiting consumers, so that they notice."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 from hashlib import sha1
+from itertools import count as counting
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -157,6 +158,7 @@ class Link:
         """The server before a failover, until the new server has answered."""
         self._refused_since = 0.0
         self._connection: AbstractConnection | None = None
+        self._batch_ids = map(f"{uuid4().hex}-{{:x}}".format, counting())
         self._waiting: list[_Asked] = []
         self._in_flight: deque[_Batch] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -247,7 +249,7 @@ class Link:
         operations = _encoder.encode([asked.operation for asked in some])
         deadline = time.monotonic() + self._patience
         waits = self._replicas > 0 and any(asked.writes for asked in some)
-        return _Batch(uuid4().hex.encode(), operations, [asked.then for asked in some], deadline, waits)
+        return _Batch(next(self._batch_ids).encode(), operations, [asked.then for asked in some], deadline, waits)
 
     async def _read(self) -> None:
         """Read answers until no batch is in flight."""
@@ -307,7 +309,7 @@ class Link:
 
     def pack(self, connection: AbstractConnection, operation: Operation) -> list[bytes]:
         """A batch of one operation for a connection that several links share. It may be done twice or never."""
-        return self._pack(connection, uuid4().hex.encode(), _encoder.encode([operation]))
+        return self._pack(connection, next(self._batch_ids).encode(), _encoder.encode([operation]))
 
     def unpack(self, answer: bytes) -> Any:
         """The answer to a batch of `pack`, once enough replicas have it. Raises `ResponseError`."""
