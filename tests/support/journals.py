@@ -49,7 +49,10 @@ async def running(
     patience: float = 10.0,
     partitions: int = 1,
 ) -> AsyncIterator[Sequence[ConsumerStatus]]:
-    """Runs consumers of one of so many partitions. At the end they must catch up within `patience`, and none of their tasks may have failed."""
+    """Runs consumers of one of so many partitions.
+
+    At the end they must catch up within `patience`, and none of their tasks may have failed.
+    """
     died: list[tuple[str, BaseException]] = []
     runtime = Consumers(
         journal or backend.journal,
