@@ -27,7 +27,7 @@ from ingestd.daemon.interpreter import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
-from ingestd.plugins.sinks.clickhouse.rows import make_rows
+from ingestd.plugins.sinks.clickhouse.rows import rows_of
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
 from .attribution import record
@@ -54,8 +54,8 @@ async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> li
     await sink.open()
     bodies = []
     for start in range(0, len(records), AT_ONCE):
-        rows, _ = await make_rows(records[start : start + AT_ONCE], await sink._prepare())
-        bodies.append(b"\n".join([row.line for row in rows]))
+        rows, _ = await rows_of(records[start : start + AT_ONCE], await sink._prepare())
+        bodies.append(b"\n".join([row.line for row in rows.values()]))
     return bodies
 
 

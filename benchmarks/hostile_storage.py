@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
-from ingestd.plugins.sinks.clickhouse.rows import make_rows
+from ingestd.plugins.sinks.clickhouse.rows import rows_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from tests.support.stored_bytes import all_processed, read_records, stored_bytes
 
@@ -224,9 +224,9 @@ def measure(server: Server, folder: Path, key: str, way: Way) -> Row:
 
 
 def _sent(records: Sequence[Record]) -> int:
-    rows, refused = asyncio.run(make_rows(records, _LAYOUT))
+    rows, refused = asyncio.run(rows_of(records, _LAYOUT))
     assert not refused
-    return sum(len(row.line) for row in rows)
+    return sum(len(row.line) for row in rows.values())
 
 
 def main() -> int:

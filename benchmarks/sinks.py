@@ -99,11 +99,12 @@ def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
     """Seconds in which pyarrow makes a table of these records, and in which it writes the table to the disk."""
     import pyarrow.parquet as pq
 
-    from ingestd.plugins.sinks.parquet.rows import make_table, read_fields, time_of
+    from ingestd.plugins.sinks.parquet.rows import make_table, read
 
     begun = time.perf_counter()
-    fields = [read_fields(each) for each in records]
-    table = make_table(fields, [*map(time_of, records, fields)], records)
+    rows = [read(each) for each in records]
+    times = [row.received_at(each) for row, each in zip(rows, records, strict=True)]
+    table = make_table(rows, times, records)
     made = time.perf_counter()
     with path.open("wb") as file:
         pq.write_table(table, file, compression="zstd")

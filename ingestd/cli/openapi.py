@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def print_openapi(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Print what the daemon serves with this configuration."""
-    from ingestd.http.openapi.document import listener_url, make_document, to_json  # here: few commands need it
+    from ingestd.http.openapi import listener_url, make_document, to_json  # here: few commands need it
     from ingestd.validation.validator import Validator
 
     schemas = Validator.load(config.schemas.directory).sources

@@ -261,7 +261,7 @@ class Server:
 
     def _openapi(self) -> bytes:
         """The OpenAPI document of the generation in force. Its modules are imported here, to keep a start short."""
-        from ingestd.http.openapi.document import listener_url, make_document, to_json
+        from ingestd.http.openapi import listener_url, make_document, to_json
 
         return to_json(make_document(self._generation.validator.sources, listener_url(self._events_at)))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from typing import Any
 
 import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.store import State, state_key
+from ingestd.support.record_head import read_head
 
 __all__ = [
     "BYTES_KIND",
@@ -69,20 +69,11 @@ class DeadLetter(msgspec.Struct):
         return self.omitted or self.size
 
 
-class _Ids(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What stays of a record that is left out. `ingestd forget` finds the person by it."""
-
-    id: Any = None
-    key: Any = None
-    tenant: Any = None
-    anonymous_id: Any = None
-    user_id: Any = None
-
-
+_KEPT = ("id", "key", "tenant", "anonymousId", "userId")
+"""The members that stay of a record that is left out. `ingestd forget` finds the person by them."""
 _LONGEST = 512  # characters of an id that stays
 
 _decode = msgspec.json.Decoder(DeadLetter).decode
-_decode_ids = msgspec.json.Decoder(_Ids).decode
 
 
 def _encode(letter: DeadLetter) -> str:
@@ -97,21 +88,11 @@ def make_letter(number: int, record: Record, reason: str, *, at: int, attempts: 
     """A letter with the record, or without it if the record is larger than `room`, in bytes."""
     body, omitted = record.body, 0
     if len(body) > room:
-        ids = _ids_of(body)
-        names = [name for name in ids.__struct_fields__ if not _is_short(getattr(ids, name))]
-        body, omitted = msgspec.json.encode(msgspec.structs.replace(ids, **dict.fromkeys(names))), len(body)
+        head = read_head(body)
+        ids = dict(zip(_KEPT, (head.id, head.key, head.tenant, head.visitor, head.user), strict=True))
+        kept = {name: text for name, text in ids.items() if text is not None and len(text) <= _LONGEST}
+        body, omitted = msgspec.json.encode(kept), len(body)
     return DeadLetter(number, reason, at, attempts, record.type, record.position, record.at, msgspec.Raw(body), omitted)
-
-
-def _ids_of(body: bytes) -> _Ids:
-    try:
-        return _decode_ids(body)
-    except msgspec.DecodeError:  # a plugin's record may be any value
-        return _Ids()
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST
 
 
 async def whole_record(letter: DeadLetter, journal: Journal) -> Record | None:
@@ -122,8 +103,8 @@ async def whole_record(letter: DeadLetter, journal: Journal) -> Record | None:
     if not letter.omitted:
         return letter.to_record()
     for record in await journal.read(letter.position - 1, 1):
-        there = record.position, record.at, record.type, _ids_of(record.body).id
-        if there == (letter.position, letter.received_at, letter.type, _ids_of(bytes(letter.record)).id):
+        there = record.position, record.at, record.type, read_head(record.body).id
+        if there == (letter.position, letter.received_at, letter.type, read_head(bytes(letter.record)).id):
             return record
     return None
 

@@ -3,64 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
-
-import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.imported import is_completed
+from ingestd.support.record_head import read_head
 
-__all__ = ["RecordHead", "RecordSelection", "read_head"]
-
-
-class RecordHead(msgspec.Struct, rename="camel"):
-    """The members of a record that a selection compares. In a plugin's record they may have any type."""
-
-    id: Any = None
-    key: Any = None
-    tenant: Any = None
-    user_id: Any = None
-    anonymous_id: Any = None
-    anonymous_ids: Any = None
-    linked: Any = None
-    order_id: Any = None
-    order_event_id: Any = None
-    data: msgspec.Raw = msgspec.Raw(b"null")
-
-    @property
-    def visitors(self) -> list[str | None]:
-        """The visitors of the record. An erasure has several."""
-        several = self.anonymous_ids if isinstance(self.anonymous_ids, list) else []
-        return [_text(each) for each in (self.anonymous_id, *several)]
-
-    @property
-    def user(self) -> str | None:
-        return _text(self.user_id)
-
-    @property
-    def orders(self) -> list[str | None]:
-        """The orders of the record. An event has its order in `data`, an attribution at the top level."""
-        try:
-            in_data = _decode_order(self.data).order_id
-        except msgspec.DecodeError:  # `data` of a plugin's record may have any type
-            in_data = None
-        return [_text(each) for each in (self.order_id, in_data)]
-
-
-class _Order(msgspec.Struct):
-    order_id: Any = None
-
-
-_decode_head = msgspec.json.Decoder(RecordHead).decode
-_decode_order = msgspec.json.Decoder(_Order).decode
-
-
-def read_head(body: bytes) -> RecordHead | None:
-    """The head of a record, or None if it is no object: a plugin's record may be another value."""
-    try:
-        return _decode_head(body)
-    except msgspec.DecodeError:
-        return None
+__all__ = ["RecordSelection"]
 
 
 class RecordSelection:
@@ -111,9 +59,8 @@ class RecordSelection:
     def _body_matches(self, body: bytes) -> bool:
         head = read_head(body)
         return (
-            head is not None
-            and (not self._keys or (isinstance(head.key, str) and head.key in self._keys))
-            and self._tenant in {None, _text(head.tenant)}
+            (not self._keys or head.key in self._keys)
+            and self._tenant in {None, head.tenant}
             and self._user in {None, head.user}
             and (self._anonymous is None or self._anonymous in head.visitors)
             and (self._order is None or self._order in head.orders)
@@ -123,8 +70,3 @@ class RecordSelection:
 def _encoded(text: str) -> bytes:
     # An argument of the command line may contain invalid UTF-8. No record contains it.
     return text.encode(errors="surrogateescape")
-
-
-def _text(value: Any) -> str | None:
-    """An id as text. A shop's own schema may allow whole numbers."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None

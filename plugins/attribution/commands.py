@@ -21,8 +21,7 @@ from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
 from .amounts import worth
-from .journey_text import ignored, ignored_one, journey, waiting_one
-from .journey_words import money
+from .explanation import explain_order, ignored, money, text_lines, waiting
 from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .record_size import recorded_id
@@ -87,7 +86,8 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     marks: dict[str, DecidedOrder] = {}
     for partition in partitions:
         with missing.tolerating(partition):
-            marks |= await _marks(order_id, tenant, partition.store)
+            known = Marks(partition.store.begin(times.now()), 0)
+            marks |= await known.of_order_id(order_id, await _tenants(tenant, partition.store))
     _only_one({*marks})
     owner, mark = next(iter(marks.items()), (tenant, None))
     found: list[dict[str, Any]] = []
@@ -106,8 +106,13 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     if arguments.json:
         write_data(json.dumps(body) for body in found)
     else:
-        write(journey(found))
-        write(ignored(await _untrusted(order_id, tenant, _partitions(found[0]["tenant"], daemon))))
+        for body in found:
+            if body["type"] == "attribution":
+                write(
+                    text_lines(explain_order(body, [each for each in found if each.get("attributionId") == body["id"]]))
+                )
+        untrusted = await _untrusted(order_id, tenant, _partitions(found[0]["tenant"], daemon))
+        write(f"  {printable(ignored(each))}" for each in untrusted)
     missing.check("another shop may have an order with this id too")
 
 
@@ -121,17 +126,6 @@ def _only_one(tenants: set[str]) -> None:
         raise CommandError(f"several shops have this order, {', '.join(sorted(tenants))}: choose one with --tenant")
 
 
-async def _marks(order_id: str, tenant: str | None, store: Store) -> dict[str, DecidedOrder]:
-    """The marks of the order, by tenant. They hold its position in the journal."""
-    marks = Marks(store.begin(times.now()), 0)
-    found = {}
-    for name in await _tenants(tenant, store):
-        mark = await marks.find(name, order_id, "") or await marks.find(name, None, order_id)
-        if mark is not None:
-            found[name] = mark
-    return found
-
-
 async def _tenants(tenant: str | None, store: Store) -> list[str]:
     return [tenant] if tenant is not None else [name async for _, name in store.scan(TENANTS)]
 
@@ -141,12 +135,10 @@ async def _records(
 ) -> list[dict[str, Any]]:
     """The attributions and reversals of the order. With a mark, the search ends with the last one that it counts."""
     found = []
-    after, earlier = (mark.superseded or (mark.position, 0)) if mark is not None else (0, 0)
-    expected = earlier + 1 + mark.reversals if mark is not None else None
-    async for body in _derived(journal, after=after):
+    async for body in _derived(journal, after=0 if mark is None else mark.first):
         if _is_of(body, order_id) and tenant in {None, body["tenant"]}:
             found.append(body)
-            if len(found) == expected:
+            if mark is not None and len(found) == mark.derived:
                 break
     return found
 
@@ -160,12 +152,12 @@ def _is_of(body: dict[str, Any], order_id: str) -> bool:
 async def _undecided(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> str:
     text = f"the order {order_id!r} is not attributed: it has not been sent, or attribution has not read it yet"
     for partition in partitions:
-        waiting = WaitingRefunds(partition.store.begin(times.now()), 0)
+        refunds = WaitingRefunds(partition.store.begin(times.now()), 0)
         for name in await _tenants(tenant, partition.store):
-            for refund in await waiting.find(name, order_id):
-                text += f"; {printable(waiting_one(name, refund))}"  # callers choose the currency
+            for refund in await refunds.find(name, order_id):
+                text += f"; {printable(waiting(name, refund))}"  # callers choose the currency
     for each in await _untrusted(order_id, tenant, partitions):
-        text += f"; {ignored_one(each)}"
+        text += f"; {ignored(each)}"
     return text
 
 
@@ -181,8 +173,7 @@ async def _untrusted(order_id: str, tenant: str | None, partitions: Sequence[Par
 
 
 def _removed(order_id: str, mark: DecidedOrder) -> str:
-    value = worth(mark.revenue, mark.total)
-    amount = "no value" if value is None else printable(money(value, mark.currency))  # callers choose the currency
+    amount = printable(money(worth(mark.revenue, mark.total), mark.currency))  # callers choose the currency
     return (
         f"the attribution of the order {order_id!r} has been removed from the journal. ingestd still remembers:"
         f" received {times.format_time(mark.at)}, {amount}, {mark.reversed} of it reversed,"

@@ -24,14 +24,13 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import worth
 from .campaigns import Campaign
-from .journey_text import ignored_one, reversal_line, waiting_one
-from .journey_words import IGNORED, KINDS, WHY, age_before, age_text, device, devices, money, value_of, weight_of
+from .explanation import EXCLUDED, KINDS, Explanation, age_text, explain_order, ignored, money, waiting
 from .journeys import excluded_touches, link_key, linked_user, touches_key, visitors_key, without_key
-from .marks import DecidedOrder, Marks, Refund, mark_key
+from .marks import DecidedOrder, Marks, Refund
 from .models import MODELS, weights
 from .packing import read_touches
 from .reading import Erasure, Seen, read
-from .record_size import recorded_id, texts_of
+from .record_size import recorded_id
 from .rollups import read_tenants
 from .touches import Exclusions, Touch, repeats
 from .untrusted import Untrusted, UntrustedRecords
@@ -55,8 +54,8 @@ async def find(query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
     state = store.begin(times.now())
     tenants = await _tenants(query, state)
     if query.order is not None:
-        marks = await _marks(query.order, tenants, state)
-        return [_lead(tenant, mark) for tenant, mark in marks.items()]
+        marks = await Marks(state, 0).of_order_id(query.order, tenants)
+        return [JourneyLead(tenant, position=mark.first, derived=mark.derived) for tenant, mark in marks.items()]
     if query.user is None:
         return []
     await state.load(sets=[visitors_key(tenant, query.user) for tenant in tenants])
@@ -71,23 +70,6 @@ async def find(query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
 async def _tenants(query: JourneyQuery, state: State) -> Sequence[str]:
     """The tenant of the query, or the tenants with an order in the last 30 days. A scan for all would take too long."""
     return [query.tenant] if query.tenant is not None else await read_tenants(state)
-
-
-async def _marks(order: str, tenants: Sequence[str], state: State) -> Mapping[str, DecidedOrder]:
-    """The marks of an order id by tenant. For an order without id, it is the id of its event."""
-    keys = [key for tenant in tenants for key in (mark_key(tenant, order, ""), mark_key(tenant, None, order))]
-    await state.load(keys=keys)
-    marks, found = Marks(state, 0), {}
-    for tenant in tenants:
-        mark = await marks.find(tenant, order, "") or await marks.find(tenant, None, order)
-        if mark is not None:
-            found[tenant] = mark
-    return found
-
-
-def _lead(tenant: str, mark: DecidedOrder) -> JourneyLead:
-    first, earlier = mark.superseded or (mark.position, 0)
-    return JourneyLead(tenant, position=first, derived=earlier + 1 + mark.reversals)
 
 
 class _Known(NamedTuple):
@@ -132,7 +114,7 @@ async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) ->
     marks: Mapping[str, DecidedOrder] = {}
     waiting, untrusted = [], []
     if query.order is not None:
-        marks = await _marks(query.order, tenants, state)
+        marks = await Marks(state, 0).of_order_id(query.order, tenants)
         for tenant in tenants:
             waiting += [(tenant, refund) for refund in await WaitingRefunds(state, 0).find(tenant, query.order)]
             untrusted += await UntrustedRecords(state).find(tenant, query.order)
@@ -187,8 +169,14 @@ def _part(
     horizon: int,
 ) -> JourneyPart:
     explanations = [
-        _explanation(body, orders.reversals.get(body["id"], []), marks[body["id"]], known.untrusted)
+        _shown(
+            explain_order(body, reversals),
+            mark if mark is not None and mark.attribution_id == body["id"] else None,
+            len(reversals),
+            known.untrusted,
+        )
         for body in orders.attributions
+        for reversals, mark in [(orders.reversals.get(body["id"], []), marks[body["id"]])]
     ]
     explained = {(body["tenant"], body["id"]) for body in orders.attributions}
     for tenant, mark in known.marks.items():
@@ -204,10 +192,10 @@ def _notes(query: JourneyQuery, known: _Known, explanations: Collection[JourneyE
         yield "This order is not attributed: it has not been sent, or attribution has not read it yet."
         if query.tenant is None:
             yield "Without a tenant, this is only known of tenants with an order in the last 30 days."
-        yield from (_sentence(ignored_one(each)) for each in known.untrusted)
+        yield from (_sentence(ignored(each)) for each in known.untrusted)
     for tenant, refund in known.waiting:
         if not refund.is_applied:
-            yield _sentence(waiting_one(tenant, refund))
+            yield _sentence(waiting(tenant, refund))
     for tenant in known.users:
         yield f"Attribution has linked this visitor of {tenant} to a user."
 
@@ -216,85 +204,36 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _explanation(
-    body: Mapping[str, Any],
-    reversals: Sequence[Mapping[str, Any]],
-    mark: DecidedOrder | None,
-    untrusted: Sequence[Untrusted],
+def _shown(
+    order: Explanation, mark: DecidedOrder | None, reversals: int, untrusted: Sequence[Untrusted]
 ) -> JourneyExplanation:
-    days = f"{body['windowSeconds'] / 86400:g} days"
-    visitors = devices(body)
+    """`mark` is that of this attribution, of which `reversals` were found."""
     rows = [
-        _row(body, each, texts, visitors) for each, (_, texts) in zip(body["touchpoints"], texts_of(body), strict=True)
+        [
+            "not in the record" if each.texts is None else _title(*map(each.texts.get, ("source", "medium", "name"))),
+            each.age,
+            each.device,
+            "credited" if each.is_credited else "",
+            *map(_percent, each.weights.values()),
+        ]
+        for each in order.touchpoints
     ]
-    notes: list[str] = []
-    if not rows:
-        notes.append(f"There is no touchpoint in the {days} before it, so the order is direct.")
-    if body["touchpoint"] is not None:
-        notes.append(f"Credited by {body['model']}: {WHY[body['model']]}.")
-    if body.get("shortened"):
-        notes.append(f"{body['shortened']} touchpoints are in a short form, because the record would be too large.")
-    if body["leftOut"]:
-        notes.append(f"{body['leftOut']} more touchpoints between the first and these are beyond the limit.")
-    notes += [
-        f"Not counted: {each['at']}, event {each['eventId']}: {IGNORED[each['reason']]}." for each in body["ignored"]
-    ]
-    notes += [_sentence(reversal_line(each)) for each in reversals]
-    if mark is not None and mark.attribution_id == body["id"] and mark.reversals > len(reversals):
+    notes = [*map(_sentence, order.notes)]
+    if mark is not None and mark.reversals > reversals:
         notes.append("More reversals of this order exist. A search for the order finds them, if the journal has them.")
-    notes += [_sentence(ignored_one(each)) for each in untrusted]
-    shown, left_out = _cut(rows)
-    if left_out:
-        notes.append(f"{left_out} touchpoints between the first and the others are not in the table.")
+    notes += [_sentence(ignored(each)) for each in untrusted]
     return JourneyExplanation(
-        f"Order of {body['tenant']}: {value_of(body['value'])}",
-        [*_facts(body, mark)],
-        [Table(f"Touchpoints in the {days} before it, oldest first", _COLUMNS, shown)] if rows else [],
+        f"Order of {order.tenant}: {order.value}",
+        [*order.facts, *_reversed(mark)],
+        _table(f"Touchpoints in the {order.window} before it, oldest first", rows, notes),
         notes,
     )
 
 
-def _facts(body: Mapping[str, Any], mark: DecidedOrder | None) -> Iterator[JourneyFact]:
-    if body["orderId"] is None:
-        yield JourneyFact("Order", "without id")
-    else:
-        yield JourneyFact("Order", body["orderId"], names="order")
-    yield JourneyFact("Received", body["decidedAt"])
-    yield JourneyFact("Order event", body["orderEventId"])
-    yield JourneyFact("Attribution", body["id"])
-    if body["anonymousId"] is None:
-        yield JourneyFact("Visitor", "forgotten")
-    else:
-        yield JourneyFact("Visitor", body["anonymousId"], names="visitor")
-    if body["userId"] is None:
-        yield JourneyFact("User", "forgotten" if body.get("erased") else "none")
-    else:
-        yield JourneyFact("User", body["userId"], names="user")
-    for name in body.get("notCounted", ()):
-        yield JourneyFact("Not counted", f"its {name}, which is over 10^12")
-    if mark is not None and mark.attribution_id == body["id"]:
-        yield from _reversed(mark)
-
-
-def _reversed(mark: DecidedOrder) -> Iterator[JourneyFact]:
-    if mark.reversals:
+def _reversed(mark: DecidedOrder | None) -> Iterator[JourneyFact]:
+    if mark is not None and mark.reversals:
         times_ = "1 reversal" if mark.reversals == 1 else f"{mark.reversals} reversals"
         yield JourneyFact("Reversed", f"{money(mark.reversed, mark.currency)} in {times_}")
-
-
-def _row(
-    body: Mapping[str, Any],
-    touchpoint: Mapping[str, Any],
-    texts: Mapping[str, Any] | None,
-    visitors: Sequence[str | None],
-) -> Sequence[Cell]:
-    return [
-        "not in the record" if texts is None else _title(texts["source"], texts["medium"], texts["name"]),
-        age_before(body, touchpoint["at"]) if "at" in touchpoint else "",
-        device(touchpoint, visitors) if "anonymousId" in touchpoint else "",
-        "credited" if touchpoint["eventId"] == body["touchpoint"]["eventId"] else "",
-        *(_percent(weight_of(body["credits"][model], touchpoint["eventId"])) for model in MODELS),
-    ]
 
 
 def _title(source: str | None, medium: str | None, name: str | None) -> str:
@@ -306,15 +245,17 @@ def _percent(weight: float) -> float:
     return round(100 * weight, 1)
 
 
-def _cut(rows: Sequence[Sequence[Cell]]) -> tuple[Sequence[Sequence[Cell]], int]:
-    """The first row and the last ones, and the number of rows between them."""
+def _table(title: str, rows: Sequence[Sequence[Cell]], notes: list[str]) -> Sequence[Table]:
+    """A table of the first row and the last ones. `notes` gets the number of rows between them."""
     left_out = max(0, len(rows) - _MAX_ROWS)
-    return (rows if not left_out else [rows[0], *rows[1 + left_out :]]), left_out
+    if left_out:
+        notes.append(f"{left_out} touchpoints between the first and the others are not in the table.")
+        rows = [rows[0], *rows[1 + left_out :]]
+    return [Table(title, _COLUMNS, rows)] if rows else []
 
 
 def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> JourneyExplanation:
     """What the mark knows of an order without its record: the value, and the touchpoints without their campaigns."""
-    value = worth(mark.revenue, mark.total)
     ids, ages = [each for each, _ in mark.touches], [age for _, age in mark.touches]
     shares = [weights(model, ages, mark.half_life) if ages else [] for model in MODELS]
     rows: list[Sequence[Cell]] = [
@@ -327,7 +268,6 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
         ]
         for index, (event_id, age) in enumerate(zip(ids, ages, strict=True))
     ]
-    shown, left_out = _cut(rows)
     is_removed = mark.position < found.oldest
     notes = [
         "The journal has removed the record of this attribution. The daemon still remembers this."
@@ -336,8 +276,6 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
     ]
     if not rows:
         notes.append("There was no touchpoint, so the order is direct.")
-    if left_out:
-        notes.append(f"{left_out} touchpoints between the first and the others are not in the table.")
     facts = [
         JourneyFact("Order", found.query.order, names="order"),
         JourneyFact("Received", times.format_time(mark.at)),
@@ -345,8 +283,8 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
         JourneyFact("Credited by", mark.model),
         *_reversed(mark),
     ]
-    amount = "no value" if value is None else money(value, mark.currency)
-    tables = [Table("Touchpoints, oldest first", _COLUMNS, shown)] if rows else []
+    amount = money(worth(mark.revenue, mark.total), mark.currency)
+    tables = _table("Touchpoints, oldest first", rows, notes)
     return JourneyExplanation(f"Order of {tenant}: {amount}", facts, tables, notes)
 
 
@@ -367,8 +305,7 @@ def _moments_of(seen: Seen, repeated: Collection[str]) -> Iterator[JourneyMoment
         yield _touch_moment(tenant, visitor, seen.touch, seen.excluded)
     if seen.order is not None:
         order = seen.order
-        amount = worth(order.revenue, order.total)
-        title = "no value" if amount is None else money(amount, order.currency)
+        title = money(worth(order.revenue, order.total), order.currency)
         yield JourneyMoment(order.at, "order", title, tenant, visitor, order.event_id, detail=order.order_id or "")
     if seen.refund is not None:
         refund = seen.refund
@@ -387,7 +324,7 @@ def _touch_moment(
     return JourneyMoment(
         touch.at,
         "touchpoint",
-        title if excluded is None else f"{title} (not counted: {IGNORED[excluded]})",
+        title if excluded is None else f"{title} (not counted: {EXCLUDED[excluded]})",
         tenant,
         visitor,
         touch.event_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from hashlib import blake2b
 from typing import Literal
@@ -137,6 +138,16 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     public_reversals: int = 0
     """The number of reversals of public keys."""
 
+    @property
+    def first(self) -> int:
+        """The position of the first order with this id. The records derived from it come behind."""
+        return self.superseded[0] if self.superseded else self.position
+
+    @property
+    def derived(self) -> int:
+        """The number of records derived from orders with this id."""
+        return (self.superseded[1] if self.superseded else 0) + 1 + self.reversals
+
     def trusts(self, refund: Refund) -> bool:
         """Whether the refund may reverse this order. It must be at least as trusted as the order."""
         return refund.signed or not self.signed
@@ -180,6 +191,17 @@ class Marks:
     async def find(self, tenant: str, order_id: str | None, event_id: str) -> DecidedOrder | None:
         text = await self._state.get(mark_key(tenant, order_id, event_id))
         return None if text is None else _decode(text)
+
+    async def of_order_id(self, order_id: str, tenants: Collection[str]) -> Mapping[str, DecidedOrder]:
+        """The marks of an order id by tenant. For an order without id, it is the id of its event."""
+        keys = [(mark_key(tenant, order_id, ""), mark_key(tenant, None, order_id)) for tenant in tenants]
+        await self._state.load(keys=[key for pair in keys for key in pair])
+        found = {}
+        for tenant in tenants:
+            mark = await self.find(tenant, order_id, "") or await self.find(tenant, None, order_id)
+            if mark is not None:
+                found[tenant] = mark
+        return found
 
     async def set(self, order: Order | Refund, mark: DecidedOrder) -> None:
         key = mark_key(order.tenant, order.order_id, order.event_id)

@@ -18,7 +18,7 @@ from ingestd.delivery.dead_letters import DeadLetter, newest_letters
 from ingestd.delivery.progress import Progress, load_progress
 from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import presentable
-from ingestd.storage.record_selection import RecordHead, read_head
+from ingestd.support.record_head import read_head
 
 from .disclosure import Disclosure
 from .journeys.names import shortened
@@ -124,15 +124,15 @@ class DeadLetterPages:
         }
 
     def _letter(self, sink: str, partition: str, letter: DeadLetter) -> dict[str, Any]:
-        head = read_head(bytes(letter.record)) or RecordHead()
+        head = read_head(bytes(letter.record))
         number = str(_bound(partition, letter.number))
         return {
             **({"partition": partition} if partition else {}),
             "number": letter.number,
             "at": times.format_time(letter.at),
             "type": letter.type,
-            "key": shortened(head.key) if isinstance(head.key, str) else None,
-            "recordId": shortened(head.id) if isinstance(head.id, str) else None,
+            "key": None if head.key is None else shortened(head.key),
+            "recordId": None if head.id is None else shortened(head.id),
             "receivedAt": times.format_time(letter.received_at),
             "attempts": letter.attempts,
             "position": letter.position,

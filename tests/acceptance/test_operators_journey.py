@@ -132,7 +132,7 @@ def test_a_user_and_a_visitor_have_their_journeys(sold: tuple[Shop, Daemon]) -> 
 
 def test_orders_that_are_not_attributed_are_explained(sold: tuple[Shop, Daemon]) -> None:
     _, daemon = sold
-    assert "There is no touchpoint in the 7 days before it" in journey(daemon, "order=o-2")["orders"][0]["notes"][0]
+    assert "No touchpoint in the 7 days before it: direct." in journey(daemon, "order=o-2")["orders"][0]["notes"][0]
     waiting = " ".join(journey(daemon, "order=o-3")["notes"])
     assert "This order is not attributed" in waiting
     assert "waits for its order: 1 " in waiting

@@ -21,7 +21,8 @@ from ingestd.api.events import Record
 from ingestd.api.options import Secret, Url
 from ingestd.api.record_batch import Batch
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
-from ingestd.plugins.sinks.clickhouse.errors import DataRefused, failure
+from ingestd.plugins.sinks.clickhouse.errors import failure
+from ingestd.plugins.sinks.columns import DataRefused
 from ingestd.support.ids import time_uuid
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
@@ -145,7 +146,7 @@ async def test_a_member_that_does_not_fit_its_column_is_only_in_the_record(wareh
 async def test_one_faulty_record_of_a_thousand_is_rejected_and_the_others_are_stored(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.clickhouse._SIFTING", 600.0)  # however slow the machine is
+    monkeypatch.setattr("ingestd.plugins.sinks.columns._SIFTING", 600.0)  # however slow the machine is
     batch = [replace(each, position=position) for position, each in enumerate(make_records(1000))]
     async with warehouse.opened() as sink:
         # A rule of the table. The server names no row for this error.

@@ -314,7 +314,7 @@ async def test_the_search_in_a_batch_of_many_refused_records_has_a_time_limit(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write finds some of the refused records, and blames no good one."""
-    monkeypatch.setattr("ingestd.plugins.sinks.postgres._SIFTING", 0.02)
+    monkeypatch.setattr("ingestd.plugins.sinks.columns._SIFTING", 0.02)
     good = make_records(3)
     batch = [*good[:1], *[with_data(b"1e200000") for _ in range(300)], *good[1:]]
     writes = 0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
 from ingestd.plugins.attribution import AttributionPlugin
-from ingestd.plugins.attribution.journey_text import journey
+from ingestd.plugins.attribution.explanation import explain_order, text_lines
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader
@@ -75,7 +75,8 @@ def texts(order: dict[str, Any]) -> list[str]:
 
 def check(record: dict[str, Any], reversals: list[dict[str, Any]], order: dict[str, Any]) -> None:
     """The explanation has every share, age, device and reason that `ingestd attribution show` prints."""
-    lines = [*journey([record, *reversals])]
+    explained = explain_order(record, reversals)
+    lines = [*text_lines(explained)]
     assert lines[0] == f"order {record['orderId']} of shop: {order['title'].removeprefix('Order of shop: ')}"
     assert {record["id"], record["orderEventId"], record["anonymousId"], record["userId"] or "none"} <= {*texts(order)}
     rows = [row for table in order["tables"] for row in table["rows"]]
@@ -87,10 +88,9 @@ def check(record: dict[str, Any], reversals: list[dict[str, Any]], order: dict[s
         for model, share in zip(MODELS, row[4:], strict=True):
             weights = {each["eventId"]: each["weight"] for each in record["credits"][model]}
             assert share == round(100 * weights.get(touchpoint["eventId"], 0), 1)
-    told = " ".join(order["notes"])
-    for line in lines:
-        for reason in re.findall(r"(?:credited by \w+|event \S+): (.+)|^  ((?:refund|superseded) at .*)", line):
-            assert "".join(reason).split(" ", 1)[1] in told
+    notes = [note for note in order["notes"] if "is ignored" not in note]  # they belong to no record
+    assert notes == [f"{note[0].upper()}{note[1:]}." for note in explained.notes]
+    assert lines[-len(explained.notes) :] == [f"  {note}" for note in explained.notes]
 
 
 @given(STEPS)

@@ -12,12 +12,12 @@ import pytest
 
 from ingestd.api.events import Record
 from ingestd.api.times import format_time, parse_time
-from ingestd.plugins.sinks.clickhouse.rows import make_rows as clickhouse_rows
+from ingestd.plugins.sinks.clickhouse.rows import rows_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from ingestd.plugins.sinks.kafka.messages import MessageMaker
 from ingestd.plugins.sinks.kafka.topic import TopicTemplate
-from ingestd.plugins.sinks.parquet.rows import make_table, read_fields, time_of
-from ingestd.plugins.sinks.postgres.rows import make_rows as postgres_rows
+from ingestd.plugins.sinks.parquet.rows import make_table, read
+from ingestd.plugins.sinks.postgres.rows import row_of
 
 APPENDED = 1_795_000_000_000
 DECIDED_AT, ORDER_AT = "2026-10-03T10:00:00.000Z", "2026-10-02T09:30:00.000Z"
@@ -63,20 +63,20 @@ RECORDS = [
 async def test_the_times_and_the_key_of_a_record(derived: Record, expected: tuple[str, str | None, str]) -> None:
     received_at, timestamp, key = expected
     assert format_time(derived.received_at()) == received_at
-    fields = read_fields(derived)
-    (row,) = make_table([fields], [time_of(derived, fields)], [derived]).to_pylist()
+    columns = read(derived)
+    (row,) = make_table([columns], [columns.received_at(derived)], [derived]).to_pylist()
     found = [
         None if row[name] is None else round(row[name].timestamp() * 1000) for name in ("received_at", "timestamp")
     ]
     assert found == [parse_time(received_at), timestamp and parse_time(timestamp)]
     layout = Layout("26.9", frozenset(), range(1971, 2105), (), frozenset())
-    (line,), _ = await clickhouse_rows([derived], layout)
-    columns = json.loads(line.line)
-    assert columns["received_at"] == received_at
-    assert parse_time(columns.get("timestamp", "")) == (timestamp and parse_time(timestamp))
-    rows, _ = await postgres_rows([derived])
-    assert _postgres_time(received_at) in rows[0].head
-    assert timestamp is None or _postgres_time(timestamp) in rows[0].head
+    rows, _ = await rows_of([derived], layout)
+    line = json.loads(rows[0].line)
+    assert line["received_at"] == received_at
+    assert parse_time(line.get("timestamp", "")) == (timestamp and parse_time(timestamp))
+    copied = row_of(derived)
+    assert _postgres_time(received_at) in copied.head
+    assert timestamp is None or _postgres_time(timestamp) in copied.head
     assert MessageMaker(TopicTemplate("events")).make(derived).key == key.encode()
 
 

@@ -16,14 +16,14 @@ from jsonschema import Draft202012Validator
 from referencing.jsonschema import DRAFT202012
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
-from ingestd.api.errors import Refused
+from ingestd.api.errors import Refused, SchemaViolation
 from ingestd.api.options import Address
 from ingestd.http.app import BASE_PATH
-from ingestd.http.openapi.document import listener_url, make_document, to_json
-from ingestd.http.openapi.operations import OPERATIONS, Body
-from ingestd.http.openapi.problems import PROBLEMS, problems_of
+from ingestd.http.openapi import listener_url, make_document, to_json
 from ingestd.http.openapi.schema_components import SchemaComponents
 from ingestd.http.routes import OWN_OPERATIONS
+from ingestd.pipeline.batch_parser import MAX_EVENTS
+from ingestd.pipeline.responses import problem
 from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
 from ingestd.validation.validator import Validator
 from scripts import openapi
@@ -35,6 +35,9 @@ SERVER = "https://events.shop.example"
 BUILT_IN = read_schemas(None)
 DOCUMENT = make_document(BUILT_IN, SERVER)
 COMPONENTS = DOCUMENT["components"]
+OPERATIONS = {path.removeprefix(BASE_PATH): methods["post"] for path, methods in DOCUMENT["paths"].items()}
+PROBLEMS = [each["value"] for each in COMPONENTS["examples"].values() if "code" in each["value"]]
+CODES = [each["code"] for each in PROBLEMS]
 
 
 def nodes(value: Any) -> Iterator[dict[str, Any]]:
@@ -104,17 +107,19 @@ def test_the_server_is_the_address_that_the_daemon_listens_on(listen: str, url: 
 
 def test_it_has_the_paths_of_the_daemon_and_no_other() -> None:
     assert DOCUMENT["paths"].keys() == {f"{BASE_PATH}{path}" for path in OWN_OPERATIONS}
-    for operation in OPERATIONS:
-        own = OWN_OPERATIONS[operation.path]
-        assert (operation.body is Body.BATCH) == own.batch
-        assert operation.signed != own.endpoint.is_public
-        assert (operation.body is Body.IDENTIFY) == own.endpoint.identifies
+    for path, operation in OPERATIONS.items():
+        own = OWN_OPERATIONS[path]
+        (body,) = operation["requestBody"]["content"].values()
+        signed = "" if own.endpoint.is_public else "Signed"
+        identify = f"{signed}Identify" if own.endpoint.identifies else "AnyEvent"
+        assert body["schema"]["$ref"].rpartition("/")[2] == (f"{signed}Batch" if own.batch else identify)
+        assert operation["tags"] == ["Server" if signed else "Public"]
 
 
 def test_an_operation_asks_for_the_credentials_of_its_caller() -> None:
-    for operation in OPERATIONS:
-        (wanted,) = DOCUMENT["paths"][f"{BASE_PATH}{operation.path}"]["post"]["security"]
-        assert {*wanted} == ({"serverKey", "signature"} if operation.signed else {"publicKey"})
+    for path, operation in OPERATIONS.items():
+        (wanted,) = operation["security"]
+        assert {*wanted} == ({"publicKey"} if OWN_OPERATIONS[path].endpoint.is_public else {"serverKey", "signature"})
     assert {*COMPONENTS["securitySchemes"]} == {"publicKey", "serverKey", "signature"}
 
 
@@ -122,9 +127,9 @@ def test_it_has_the_codes_of_the_docs_with_their_statuses() -> None:
     table = re.findall(r"^\| (\d{3}) \| (`.+?`) \| (.+) \|$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
     described = {(int(status), code) for status, codes, _ in table for code in re.findall(r"`(\w+)`", codes)}
     assert len(described) > 20
-    assert {(each.status, each.code) for each in PROBLEMS} == described
-    assert len({each.code for each in PROBLEMS}) == len(PROBLEMS)
-    assert [each.status for each in PROBLEMS] == sorted(each.status for each in PROBLEMS)
+    assert {(each["status"], each["code"]) for each in PROBLEMS} == described
+    assert COMPONENTS["schemas"]["Problem"]["properties"]["code"]["x-extensible-enum"] == CODES
+    assert [each["status"] for each in PROBLEMS] == sorted(each["status"] for each in PROBLEMS)
 
 
 def test_it_has_the_codes_of_the_source_and_no_other() -> None:
@@ -134,7 +139,15 @@ def test_it_has_the_codes_of_the_source_and_no_other() -> None:
             if "openapi" not in path.relative_to(ROOT).parts:
                 found |= {*codes(ast.parse(path.read_text()))}
     # Errors of plugins that name no code have the last two.
-    assert found == {each.code for each in PROBLEMS} | {"invalid_body", "no_access"}
+    assert found == {*CODES, "invalid_body", "no_access"}
+
+
+@pytest.mark.parametrize("example", PROBLEMS, ids=CODES)
+def test_the_example_of_a_problem_is_an_answer_of_the_daemon(example: dict[str, Any]) -> None:
+    error = next(each for each in Refused.__subclasses__() if each.status == example["status"])(example["detail"])
+    error.code = example["code"]
+    error.errors = [SchemaViolation(**each) for each in example.get("errors", ())]
+    assert json.loads(problem(error).body) == example
 
 
 def subclasses(error: type[Refused]) -> Iterator[type[Refused]]:
@@ -161,16 +174,22 @@ def codes(tree: ast.AST) -> Iterator[str]:
                     yield str(constants[inner.id])
 
 
-def test_an_operation_has_an_answer_for_each_of_its_problems() -> None:
-    for operation in OPERATIONS:
-        answers = DOCUMENT["paths"][f"{BASE_PATH}{operation.path}"]["post"]["responses"]
-        wanted = {"200", *(str(status) for status, _ in problems_of(operation))}
-        assert answers.keys() == wanted
-        assert ("404" in wanted) == (operation.body is Body.EVENT)
-        assert wanted >= {"400", "401", "403", "408", "413", "415", "429", "431", "500", "503"}
+def test_an_operation_has_the_answers_that_it_can_give() -> None:
+    for path, operation in OPERATIONS.items():
+        own, answers = OWN_OPERATIONS[path], operation["responses"]
+        batch, event, signed = own.batch, not own.endpoint.identifies, not own.endpoint.is_public
+        always = {"200", "400", "401", "403", "408", "413", "415", "429", "431", "500", "503"}
+        assert {*answers} == always | ({"404"} if event and not batch else set())
         for status, answer in answers.items():
-            has_retry_after = "Retry-After" in answer["headers"]
-            assert has_retry_after == (status in {"429", "503"})
+            assert ("Retry-After" in answer["headers"]) == (status in {"429", "503"})
+        told = {
+            code for answer in answers.values() for code in next(iter(answer["content"].values())).get("examples", {})
+        }
+        never = {"not_found", "method_not_allowed"}
+        never |= set() if event and not batch else {"unknown_key", "invalid_data"}
+        never |= set() if signed else {"invalid_signature", "no_app_access", "no_permission"}
+        never |= set() if signed and not batch else {"stale_timestamp"}
+        assert told == {*CODES} - never
 
 
 @pytest.mark.parametrize("example", [*COMPONENTS["examples"]])
@@ -230,9 +249,9 @@ def test_a_batch_takes_events_and_identify_requests() -> None:
         None,
     ):
         assert not batch.is_valid({"events": [event, wrong]})
-    assert batch.is_valid({"events": [event] * 1000})
+    assert batch.is_valid({"events": [event] * MAX_EVENTS})
     wrong_batch: Any
-    for wrong_batch in ({}, {"events": []}, {"events": [event] * 1001}, {"events": event}, [event]):
+    for wrong_batch in ({}, {"events": []}, {"events": [event] * (MAX_EVENTS + 1)}, {"events": event}, [event]):
         assert not batch.is_valid(wrong_batch)
 
 

@@ -21,6 +21,7 @@ from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, 
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.record_head import read_head
 from ingestd.support.terminal import cut, printable, table
 
 from .durable import read_durable, read_progress
@@ -232,17 +233,9 @@ async def _read(name: str, partition: Partition, numbers: Sequence[int] | None =
             yield _Found(partition.name, letter)
 
 
-class _Head(msgspec.Struct):
-    id: str | None = None
-    key: str | None = None
-
-
-_decode_head = msgspec.json.Decoder(_Head).decode
-
-
 def _facts(name: str, found: _Found) -> dict[str, Any]:
     letter = found.letter
-    head = _decode_head(letter.record)
+    head = read_head(bytes(letter.record))
     return {
         "sink": name,
         **({"partition": found.partition} if found.partition else {}),
@@ -262,7 +255,7 @@ def _facts(name: str, found: _Found) -> dict[str, Any]:
 def _listing(letters: Sequence[_Found], width: int) -> Iterator[str]:
     rows = [("NUMBER", "WHEN", "TYPE", "KEY", "ID", "ATTEMPTS", "REASON")]
     for partition, letter in letters:
-        head = _decode_head(letter.record)
+        head = read_head(bytes(letter.record))
         rows.append((
             named(partition, letter.number), times.format_time(letter.at)[:19] + "Z", printable(letter.type),
             cut(printable(head.key or "-"), max(_KEY, width // 4)), printable(head.id or "-"), str(letter.attempts), "",

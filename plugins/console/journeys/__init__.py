@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.storage.partitions import partition_of
+from ingestd.support.record_head import read_head
 from ingestd.support.unusable_ids import UnusableIds
 
 from ..disclosure import Disclosure
@@ -185,18 +186,6 @@ class _Journey:
         return msgspec.json.encode(body_of(self.found(), parts, searched, notes, disclosure))
 
 
-class _Derived(msgspec.Struct, rename="camel"):
-    """The people in a record that a plugin derived: its own, and the visitors of its touchpoints."""
-
-    tenant: Any = None
-    anonymous_id: Any = None
-    user_id: Any = None
-    touchpoints: Any = ()
-
-
-_decode_derived = msgspec.json.Decoder(_Derived).decode
-
-
 def _deciding(records: Collection[Record]) -> list[Record]:
     """The records of an order that name its people. The visitor of a refund is mostly the shop's backend."""
     attributions = [each for each in records if each.type == "attribution"]
@@ -205,12 +194,11 @@ def _deciding(records: Collection[Record]) -> list[Record]:
 
 def _people_of(record: Record, unusable_ids: UnusableIds) -> Iterator[tuple[str, str, str | None]]:
     """The tenant, each visitor and the user in a record of an order."""
-    head = _decode_derived(record.body)
-    touchpoints = head.touchpoints if isinstance(head.touchpoints, list) else []
-    visitors = [head.anonymous_id, *(each.get("anonymousId") for each in touchpoints if isinstance(each, dict))]
-    user = head.user_id if isinstance(head.user_id, str) and head.user_id not in unusable_ids else None
+    head, touchpoints = read_head(record.body), record.decode().get("touchpoints", ())
+    visitors = [head.visitor, *(each.get("anonymousId") for each in touchpoints if isinstance(each, dict))]
+    user = None if head.user is None or head.user in unusable_ids else head.user
     for visitor in dict.fromkeys(visitors):
-        if isinstance(visitor, str) and visitor not in unusable_ids and isinstance(head.tenant, str):
+        if isinstance(visitor, str) and visitor not in unusable_ids and head.tenant is not None:
             yield head.tenant, visitor, user
 
 

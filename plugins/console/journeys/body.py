@@ -11,7 +11,7 @@ from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyExplanation, JourneyMoment, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.panels import Table
 from ingestd.api.times import format_time
-from ingestd.storage.record_selection import read_head
+from ingestd.support.record_head import read_head
 
 from ..disclosure import Disclosure
 from .names import Names, shortened
@@ -60,11 +60,7 @@ def _of_people(found: JourneyRecords) -> Sequence[Record]:
         return found.records
     people = {(lead.tenant, visitor) for lead in found.people for visitor in lead.visitors}
     heads = [(record, read_head(record.body)) for record in found.records]
-    return [
-        record
-        for record, head in heads
-        if head is not None and any((head.tenant, visitor) in people for visitor in head.visitors)
-    ]
+    return [record for record, head in heads if any((head.tenant, visitor) in people for visitor in head.visitors)]
 
 
 def _query(query: JourneyQuery) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from ingestd.api.events import Record
 from ingestd.api.imported import is_completed
-from ingestd.storage.record_selection import RecordHead, read_head
+from ingestd.support.record_head import RecordHead, read_head
 from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["OrderRecords", "PersonRecords"]
@@ -26,7 +26,7 @@ class OrderRecords:
         if not _may_contain(record.body, [self._text]) or is_completed(record.body):
             return False
         head = read_head(record.body)
-        if head is None or self._tenant not in {None, head.tenant}:
+        if self._tenant not in {None, head.tenant}:
             return False
         return self._order in (*head.orders, head.id, head.order_event_id)
 
@@ -70,27 +70,29 @@ class PersonRecords:
     def matches(self, record: Record) -> bool:
         if len(self._texts) <= _MAX_TEXTS and not _may_contain(record.body, self._texts):
             return False
-        head = None if is_completed(record.body) else read_head(record.body)
-        if head is None or not isinstance(head.tenant, str) or self._tenant not in {None, head.tenant}:
+        if is_completed(record.body):
+            return False
+        head = read_head(record.body)
+        if head.tenant is None or self._tenant not in {None, head.tenant}:
             return False
         if self._user is not None and head.user == self._user:
-            self._learn(record, head)
+            self._learn(record, head, head.tenant)
             return True
         names_nobody = self._user is None or head.user is None or head.user in self._unusable_ids
         return names_nobody and any(self._knows(head.tenant, visitor) for visitor in head.visitors)
 
-    def _knows(self, tenant: str, visitor: str | None) -> bool:
-        return visitor is not None and ((tenant, visitor) in self._visitors or (None, visitor) in self._visitors)
+    def _knows(self, tenant: str, visitor: str) -> bool:
+        return (tenant, visitor) in self._visitors or (None, visitor) in self._visitors
 
-    def _learn(self, record: Record, head: RecordHead) -> None:
+    def _learn(self, record: Record, head: RecordHead, tenant: str) -> None:
         """Learn the visitor of a record that links it to the user."""
         if not (record.type == "identify" or (record.type == "event" and head.linked is not None)):
             return
-        visitor = head.visitors[0]
+        visitor = head.visitor
         if visitor is None or head.linked is False or visitor in self._unusable_ids:
             return
-        if not self._knows(head.tenant, visitor):
-            self._visitors.add((head.tenant, visitor))
+        if not self._knows(tenant, visitor):
+            self._visitors.add((tenant, visitor))
             self._prepare()
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.times import parse_time
+from ingestd.support.record_head import RecordHead, read_head
 
 __all__ = ["JourneyEvent", "JourneySession", "sessions_of"]
 
@@ -43,47 +44,29 @@ class JourneySession(msgspec.Struct):
     """The number of events between the two halves."""
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    """The members of an event or identify record that a session shows."""
-
-    id: str
-    tenant: str
-    timestamp: str
-    endpoint: str = ""
-    key: str | None = None
-    anonymous_id: str | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-    session_is_new: bool = False
-    linked: bool | None = None
-
-
-_decode = msgspec.json.Decoder(_Head).decode
-
-
 def sessions_of(records: Iterable[Record]) -> tuple[Sequence[JourneySession], int]:
     """The newest sessions of the records, in order, and the number of earlier sessions. Times are the events'."""
-    found: dict[tuple[Any, ...], list[tuple[JourneyEvent, _Head]]] = {}
+    found: dict[tuple[Any, ...], list[tuple[JourneyEvent, RecordHead]]] = {}
     for record in records:
         if record.type not in {"event", "identify"}:
             continue
-        head = _decode(record.body)
+        head = read_head(record.body)
         at = parse_time(head.timestamp)
         event = JourneyEvent(
             record.at if at is None else at, record.at, record.position, record.type, head.key, head.endpoint,
-            head.id, head.linked,
+            head.id or "", head.linked,
         )  # fmt: skip
-        found.setdefault((head.tenant, head.anonymous_id, head.session_id), []).append((event, head))
+        found.setdefault((head.tenant, head.visitor, head.session_id), []).append((event, head))
     sessions = sorted((_session(each) for each in found.values()), key=lambda each: each.events[0].at)
     return sessions[-_MAX_SESSIONS:], max(0, len(sessions) - _MAX_SESSIONS)
 
 
-def _session(events: Sequence[tuple[JourneyEvent, _Head]]) -> JourneySession:
+def _session(events: Sequence[tuple[JourneyEvent, RecordHead]]) -> JourneySession:
     ordered = sorted(events, key=lambda each: (each[0].received_at, each[0].position))
     (_, first), (_, last) = ordered[0], ordered[-1]
     shown = [event for event, _ in ordered]
     left_out = max(0, len(shown) - _MAX_EVENTS)
     del shown[_MAX_EVENTS // 2 : _MAX_EVENTS // 2 + left_out]
     return JourneySession(
-        last.tenant, last.session_id, last.anonymous_id, last.user_id, first.session_is_new, shown, left_out
+        last.tenant or "", last.session_id, last.visitor, last.user, first.session_is_new, shown, left_out
     )

@@ -10,8 +10,8 @@ record. Otherwise it finds the faulty records by the row that the server names, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 
+from ..columns import DataRefused, sift
 from .options import ClickHouseOptions
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from .table import Layout, Table
 
 __all__ = ["ClickHouseSink", "register_sinks"]
-
-_SIFTING = 1.0  # seconds after which a write rejects the faulty records found so far; the others come again
 
 
 @hookimpl
@@ -67,19 +66,19 @@ class ClickHouseSink(Sink):
         await self._prepare()
 
     async def write(self, batch: Sequence[Record]) -> None:
-        from .errors import DataRefused
-        from .rows import make_rows
+        from .rows import rows_of
 
         layout = await self._prepare()
-        rows, refused = await make_rows(batch, layout)
+        rows, refused = await rows_of(batch, layout)
         self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
-            await self._insert(rows, layout)
+            await self._insert([*rows.values()], layout)
         except DataRefused:
             if await self._prepare() != layout:
                 raise SinkRetry("the table has changed") from None
-            found, is_whole = await self._sift(rows, layout)
+            found, is_whole = await sift(rows, partial(self._insert, layout=layout))
+            self._layout = layout
             refused |= found
         if refused:
             raise SinkReject(refused, written=len(batch) if is_whole else 0)
@@ -104,27 +103,3 @@ class ClickHouseSink(Sink):
         self._layout = None  # until the insert succeeds
         await self._server.insert(self._table.insert, settings, [row.line for row in rows])
         self._layout = layout
-
-    async def _sift(self, rows: Sequence[Row], layout: Layout) -> tuple[dict[int, str], bool]:
-        """The reason for each refused record by its index, and whether all the others are inserted."""
-        from .errors import DataRefused
-
-        clock = asyncio.get_running_loop().time
-        until = clock() + _SIFTING
-        refused: dict[int, str] = {}
-        parts = [rows]
-        while parts and not (refused and clock() > until):
-            part = parts.pop()
-            try:
-                await self._insert(part, layout)
-            except DataRefused as error:
-                if len(part) == 1:
-                    refused[part[0].number] = str(error)
-                elif error.row is not None and error.row < len(part):
-                    named = error.row  # alone, in case that another row is meant
-                    parts += [[*part[:named], *part[named + 1 :]], part[named : named + 1]]
-                else:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
-        self._layout = layout
-        return refused, not parts

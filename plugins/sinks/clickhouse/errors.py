@@ -7,7 +7,9 @@ import re
 from ingestd.api.errors import SinkFailure, SinkRetry
 from ingestd.support.terminal import printable
 
-__all__ = ["DataRefused", "failure"]
+from ..columns import DataRefused
+
+__all__ = ["failure"]
 
 _MOST_TEXT = 300
 
@@ -42,14 +44,6 @@ _TAIL = re.compile(
 )
 _ROW = re.compile(r"\(at row (\d+)\)")
 _COLUMN = re.compile(r"value of key `?(\w+)`?\)")
-
-
-class DataRefused(SinkFailure):
-    """ClickHouse refuses a row. `row` is its index in the insert, if ClickHouse says so."""
-
-    def __init__(self, message: str, row: int | None) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 def failure(host: str, status: int, code_header: str | None, raw: bytes) -> SinkFailure | SinkRetry:

@@ -23,6 +23,7 @@ from ingestd.api.events import Record
 from ingestd.api.exposure import remote_host
 from ingestd.api.sink import Sink, Span
 
+from ..columns import make_rows
 from .options import ParquetOptions, check_target
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetSink", "register_sinks"]
 
-_SLICE, _SLICE_RECORDS = 1 << 19, 256  # bytes, and records, after which other tasks get a turn
+_SLICE_RECORDS = 256  # after which other tasks get a turn
 
 
 @hookimpl
@@ -86,24 +87,15 @@ class ParquetSink(Sink):
         await self._do(self._lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        from .rows import read_fields
+        from .rows import read
 
         await self._job_done()
-        fields, reasons = [], {}
-        size = 0
-        for index, record in enumerate(batch):
-            size += len(record.body)
-            if size > _SLICE:
-                size = 0
-                await asyncio.sleep(0)
-            try:
-                fields.append(read_fields(record))
-            except ValueError as error:
-                reasons[index] = f"it cannot be read: {error}"
-        if reasons:
-            raise SinkReject(reasons)
+        found, refused = await make_rows(batch, read)
+        if refused:
+            raise SinkReject(refused)
+        rows = [*found.values()]
         for start in range(0, len(batch), _SLICE_RECORDS):
-            self._buffer.add(fields[start : start + _SLICE_RECORDS], batch[start : start + _SLICE_RECORDS])
+            self._buffer.add(rows[start : start + _SLICE_RECORDS], batch[start : start + _SLICE_RECORDS])
             await asyncio.sleep(0)
             if self._buffer.needs_compressing:
                 await self._do(self._buffer.compress)

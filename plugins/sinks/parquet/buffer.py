@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from ingestd.api.events import Record
 
-from .rows import SCHEMA, Fields, make_table, time_of
+from ..columns import Columns
+from .rows import SCHEMA, make_table
 
 __all__ = ["FileBuffer", "PartitionFile", "partition_of"]
 
@@ -72,15 +73,15 @@ class FileBuffer:
         self._tables_size = 0
         self._positions: set[int] = set()
 
-    def add(self, fields: Sequence[Fields], records: Sequence[Record]) -> None:
+    def add(self, rows: Sequence[Columns], records: Sequence[Record]) -> None:
         """Add records that are not there yet. Those of a cancelled write may be."""
         positions = [record.position for record in records]
         if not self._positions.isdisjoint(positions):
             new = [index for index, position in enumerate(positions) if position not in self._positions]
-            fields, records = [fields[index] for index in new], [records[index] for index in new]
-        times = [*map(time_of, records, fields)]
+            rows, records = [rows[index] for index in new], [records[index] for index in new]
+        times = [row.received_at(record) for row, record in zip(rows, records, strict=True)]
         for folder, indexes in _by_folder(records, times).items():
-            some = [fields[index] for index in indexes], [times[index] for index in indexes]
+            some = [rows[index] for index in indexes], [times[index] for index in indexes]
             self._tables.setdefault(folder, []).append(make_table(*some, [records[index] for index in indexes]))
         self._positions.update(positions)
         size = sum([len(record.body) for record in records])

@@ -11,9 +11,9 @@ again on a new connection. A new connection checks the table again, and creates 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -22,16 +22,15 @@ from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 
+from ..columns import DataRefused, make_rows, sift
 from .connection import connect, disconnect
 from .copying import copy, new_rows
-from .errors import DataRefused, told
+from .errors import told
 from .options import PostgresOptions, check_url, not_verified
-from .rows import Row, make_rows
+from .rows import Row, row_of
 from .table import Table
 
 __all__ = ["PostgresSink", "register_sinks"]
-
-_SIFTING = 1.0  # seconds after which a write rejects the faulty records found so far; the others come again
 
 
 @hookimpl
@@ -73,14 +72,15 @@ class PostgresSink(Sink):
             pass
 
     async def write(self, batch: Sequence[Record]) -> None:
-        rows, refused = await make_rows(batch)
+        rows, refused = await make_rows(batch, row_of)
         try:
             async with self._connected() as connection:
                 await self._store(connection, [*rows.values()])
         except DataRefused:
             # On a new connection, because the table may have changed. A mismatch with it is not the fault of a record.
             async with self._connected() as connection:
-                refused |= await self._sift(connection, rows)
+                found, _ = await sift(rows, partial(self._store_part, connection))
+                refused |= found
         if refused:
             self._look_first = True  # the others come again
             raise SinkReject(refused)
@@ -117,6 +117,10 @@ class PostgresSink(Sink):
     async def _connect(self) -> Any:
         return await connect(self._asyncpg, self.options.url, f"ingestd {self.name}")
 
+    async def _store_part(self, connection: Any, rows: Sequence[Row]) -> None:
+        with told():
+            await self._store(connection, rows)
+
     async def _store(self, connection: Any, rows: Sequence[Row]) -> None:
         """Copy the rows that the table does not have yet, in one transaction."""
         if self._look_first:
@@ -134,22 +138,3 @@ class PostgresSink(Sink):
             self._look_first = True
             await copy(connection, self._table, new)
         self._takes_rows = True
-
-    async def _sift(self, connection: Any, rows: dict[int, Row]) -> dict[int, str]:
-        """Store all rows that the server takes, by repeated halving. Returns the reason for each refused record."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + _SIFTING
-        refused: dict[int, str] = {}
-        parts = [[*rows]]
-        while parts and not (refused and clock() > until):
-            part = parts.pop()
-            try:
-                with told():
-                    await self._store(connection, [rows[index] for index in part])
-            except DataRefused as error:
-                if len(part) == 1:
-                    refused[part[0]] = str(error)
-                else:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
-        return refused

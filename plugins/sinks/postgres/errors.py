@@ -8,18 +8,15 @@ from typing import Any
 
 from ingestd.api.errors import IngestdError, SinkFailure, SinkRetry
 
+from ..columns import DataRefused
 from .table import COLUMNS
 
-__all__ = ["DataRefused", "told"]
+__all__ = ["told"]
 
 
 # Classes: connections, authorization, missing databases and schemas, rollbacks, missing or forbidden objects,
 # resources, operators' interventions, system errors. Single codes: a read-only transaction, and a lock not available.
 _TROUBLES = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
-
-
-class DataRefused(SinkFailure):
-    """PostgreSQL refuses the content of a row."""
 
 
 @contextmanager

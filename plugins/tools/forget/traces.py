@@ -11,6 +11,7 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.privacy import Visitors
 from ingestd.api.store import key_digest
+from ingestd.support.record_head import RecordHead, read_head
 from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["ERASURE", "Traces", "blanked"]
@@ -24,20 +25,6 @@ _KEPT = frozenset(
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
 _IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")
 _ALWAYS = sys.maxsize  # a position after every record
-
-
-class _Head(msgspec.Struct, rename="camel"):
-    """The ids in an event, identify or erasure record, and whether the record linked them."""
-
-    tenant: str
-    anonymous_id: str | None = None
-    user_id: str | None = None
-    linked: bool | None = None
-    anonymous_ids: list[str] = []
-    erased: bool = False
-
-
-_decode = msgspec.json.Decoder(_Head).decode
 
 
 class Traces:
@@ -78,25 +65,24 @@ class Traces:
     def learn(self, record: Record) -> None:
         if record.type not in _FROM_CALLERS and record.type != ERASURE:
             return
-        head = _decode(record.body)
-        self.tenants.add(head.tenant)
+        head = read_head(record.body)
+        if head.tenant is not None:
+            self.tenants.add(head.tenant)
         if self.user_id is None or head.tenant != self.tenant:
             return
         if record.type == ERASURE:
             # An earlier erasure may have been interrupted: its visitors are still to be erased, up to its position.
-            if head.user_id == self.user_id:
-                for name in head.anonymous_ids:
+            if head.user == self.user_id:
+                for name in head.visitors:
                     self._names[name] = max(self._names.get(name, 0), record.position)
-        elif (
-            head.anonymous_id is not None
-            and head.anonymous_id not in self._unusable_ids
-            and (self._connects(record, head) or self._is_linked(head.anonymous_id))
-        ):
-            self._names[head.anonymous_id] = _ALWAYS
+            return
+        for name in head.visitors:
+            if name not in self._unusable_ids and (self._connects(record, head) or self._is_linked(name)):
+                self._names[name] = _ALWAYS
 
-    def _connects(self, record: Record, head: _Head) -> bool:
+    def _connects(self, record: Record, head: RecordHead) -> bool:
         """Whether this is an identify request of the user, or an event that linked its visitor to the user."""
-        return head.user_id == self.user_id and (record.type == "identify" or head.linked is not None)
+        return head.user == self.user_id and (record.type == "identify" or head.linked is not None)
 
     def _is_linked(self, anonymous_id: str) -> bool:
         """Whether this is a linked visitor whose anonymousId was unknown so far."""
@@ -143,10 +129,10 @@ def blanked(record: Record, traces: Traces) -> bytes | None:
     if record.type == ERASURE:
         return None
     if record.type in _FROM_CALLERS:
-        head = _decode(record.body)
+        head = read_head(record.body)
         if head.erased or head.tenant != traces.tenant:
             return None
-        if not traces.owns(head.anonymous_id, head.user_id, record.position):
+        if not traces.owns(head.visitor, head.user, record.position):
             return None
         value = {
             name: member if name in _KEPT else {} if name in _CONTENT else None

@@ -6,7 +6,7 @@ So no import stores an event twice, or brings a person back.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.times import parse_time
+from ingestd.support.record_head import RecordHead, read_head
 
 __all__ = ["KnownRecords"]
 
@@ -22,36 +23,6 @@ _PAGE = 500
 _MANY = 1000  # digests that are written together
 _CACHE = 32 << 10  # KiB in memory; the rest is in a temporary file, which SQLite removes
 _DAY = 86_400_000
-
-
-class _Head(msgspec.Struct, rename="camel", gc=False):
-    """The members that identify a record. A plugin's record may have any values."""
-
-    id: Any = None
-    tenant: Any = None
-    message_id: Any = None
-    received_at: Any = None
-    erased: Any = None
-    mark: Any = msgspec.field(name="import", default=None)
-
-    @property
-    def lacks_state(self) -> bool:
-        """Whether an import has stored the record and changed no state. A blank record changes none anyway."""
-        mark = self.mark
-        return isinstance(mark, dict) and mark.get("state") is False and not mark.get("completed") and not self.erased
-
-
-_decode = msgspec.json.Decoder(_Head).decode
-
-
-class _Erasure(msgspec.Struct, rename="camel", gc=False):
-    tenant: str
-    erased_at: str
-    user_id: str | None
-    anonymous_ids: list[str]
-
-
-_decode_erasure = msgspec.json.Decoder(_Erasure).decode
 
 
 class KnownRecords:
@@ -91,17 +62,16 @@ class KnownRecords:
 
     def _digests(self, records: Iterable[Record], former: list[int]) -> Iterable[tuple[bytes, int]]:
         for record in records:
-            head = _head(record.body)
-            if isinstance(head.id, str):
-                digest, position = _of_id(head.id), record.position if head.lacks_state else 0
+            head = read_head(record.body)
+            if head.id is not None:
+                digest, position = _of_id(head.id), record.position if _lacks_state(head) else 0
                 if position:
                     self._some_lack_state = True
                 elif self._some_lack_state and (earlier := self._find(digest)):
                     former.append(earlier)
                 yield digest, position
-            if isinstance(head.message_id, str) and isinstance(head.tenant, str):
-                at = parse_time(head.received_at) if isinstance(head.received_at, str) else None
-                yield _of_message(head.tenant, head.message_id), at or 0
+            if head.message_id is not None and head.tenant is not None:
+                yield _of_message(head.tenant, head.message_id), parse_time(head.received_at) or 0
 
     def _add(self, digests: Iterable[tuple[bytes, int]]) -> None:
         self._new.update(digests)
@@ -137,7 +107,7 @@ class KnownRecords:
     def add_erasure(self, record: Record) -> None:
         """Note the persons of an erasure. Any other record changes nothing."""
         if record.type == "erasure":
-            self._add(_of_erasure(_decode_erasure(record.body)))
+            self._add(_of_erasure(record.decode()))
 
     def _find(self, digest: bytes) -> int | None:
         if digest in self._new:
@@ -146,11 +116,10 @@ class KnownRecords:
         return None if row is None else int(row[0])
 
 
-def _head(body: bytes) -> _Head:
-    try:
-        return _decode(body)
-    except msgspec.DecodeError:  # a plugin's record may be another value than an object
-        return _Head()
+def _lacks_state(head: RecordHead) -> bool:
+    """Whether an import has stored the record and changed no state. A blank record changes none anyway."""
+    mark = msgspec.json.decode(head.mark) if head.mark else None
+    return isinstance(mark, dict) and mark.get("state") is False and not mark.get("completed") and not head.erased
 
 
 def _of_id(record_id: str) -> bytes:
@@ -161,13 +130,13 @@ def _of_message(tenant: str, message_id: str) -> bytes:
     return _digest("message", tenant, message_id)
 
 
-def _of_erasure(erasure: _Erasure) -> Iterable[tuple[bytes, int]]:
-    at = parse_time(erasure.erased_at) or 0
-    kind = "visitor" if erasure.user_id is None else "visitor of a user"
-    for anonymous_id in erasure.anonymous_ids:
-        yield _digest(kind, erasure.tenant, anonymous_id), at
-    if erasure.user_id is not None:
-        yield _digest("user", erasure.tenant, erasure.user_id), at
+def _of_erasure(erasure: Mapping[str, Any]) -> Iterable[tuple[bytes, int]]:
+    at, tenant, user_id = parse_time(erasure["erasedAt"]) or 0, erasure["tenant"], erasure["userId"]
+    kind = "visitor" if user_id is None else "visitor of a user"
+    for anonymous_id in erasure["anonymousIds"]:
+        yield _digest(kind, tenant, anonymous_id), at
+    if user_id is not None:
+        yield _digest("user", tenant, user_id), at
 
 
 def _digest(kind: str, tenant: str, text: str) -> bytes:
