@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ingestd.config import HttpOptions
-from ingestd.http.openapi import listener_url, make_document, to_json
+from ingestd.plugins.openapi.document import listener_url, make_document, to_json
 from ingestd.validation.schema_files import read_schemas
 
 FILE = Path(__file__).parents[1] / "docs" / "openapi.json"

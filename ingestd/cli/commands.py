@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from functools import partial
 
-from . import completion, openapi, reload, systemd_units
+from . import completion, reload, systemd_units
 from .command_line import JSON, JSON_LINES, Command, CommandLine
 from .sinks.table import sink_commands
 
@@ -51,13 +51,6 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
         "print the configuration in force, secrets hidden",
         ["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
         json=JSON,
-    )
-    yield Command(
-        "openapi",
-        "ingestd.cli.openapi:print_openapi",
-        "print the API for callers as an OpenAPI document",
-        ["ingestd openapi", "ingestd openapi --server https://events.shop.example"],
-        openapi.add_arguments,
     )
     yield Command(
         "store acknowledge-loss",

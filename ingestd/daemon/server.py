@@ -184,7 +184,7 @@ class Server:
             show(generation)
             hosts = OwnHosts(config.ops)
             ops = make_ops_app(
-                self.registry, problem, self._openapi, hosts, remark=health.remark,
+                self.registry, problem, hosts, remark=health.remark,
                 further=[route for part in self._operators for route in part.routes],
             )  # fmt: skip
             await stack.enter_async_context(serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
@@ -259,12 +259,6 @@ class Server:
     def _adopt(self, generation: Generation) -> None:
         self._generation = generation
 
-    def _openapi(self) -> bytes:
-        """The OpenAPI document of the generation in force. Its modules are imported here, to keep a start short."""
-        from ingestd.http.openapi import listener_url, make_document, to_json
-
-        return to_json(make_document(self._generation.validator.sources, listener_url(self._events_at)))
-
     def _tell_stopping(self) -> None:
         limit = 2 * self._generation.config.http.shutdown_timeout + _TO_CLOSE
         self.notifier.stopping("shutting down", limit)
@@ -285,9 +279,10 @@ class Server:
 
     def _for_operators(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Operators:
         return Operators(
-            self._operators, self._generation.config, self._generation.validator, self._run_state.config, self._metrics,
-            problem, health.remark, retentions, self._lines, self.partitions, self.store,
-            lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation, self.watch,
+            self._operators, self._generation.config, self._generation.validator, self._run_state.config,
+            lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
+            self.partitions, self.store, lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation,
+            self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from tornado.web import RequestHandler
 
 from ingestd.api.backend import Partition
+from ingestd.api.options import Address
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.consumers.totals import ConsumerTotals
@@ -37,11 +38,10 @@ class Shown(NamedTuple):
     """The consumers other than sinks."""
 
 
-class OperatorsPart(Protocol):
-    """What an extension adds to the operators' listener."""
+class OperatorsPart:
+    """What an extension adds to the operators' listener. A method that it does not need does nothing."""
 
-    @property
-    def routes(self) -> Sequence[OpsRoute]: ...
+    routes: Sequence[OpsRoute] = ()
 
     def show(self, shown: Shown) -> None:
         """Called at the start and after each reload."""
@@ -69,6 +69,8 @@ class Operators:
     """The one at the start, like `validator`. `OperatorsPart.adopt` gets later ones."""
     validator: Validator
     config_path: str
+    events_at: Callable[[], Address]
+    """The address of the events' listener, once it listens."""
     metrics: Metrics
     problem: Callable[[], str | None]
     """The reason if the daemon is not ready, None if it is ready."""

@@ -1,11 +1,10 @@
-"""The operators' listener: /livez, /readyz, /metrics, /openapi.json, and the routes of extensions.
+"""The operators' listener: /livez, /readyz, /metrics, and the routes of extensions.
 
 It must not be public.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -101,23 +100,9 @@ class ForBrowsers(OpsHandler):
         self.set_header("X-Frame-Options", "DENY")
 
 
-class OpenApiHandler(ForBrowsers):
-    """The OpenAPI document of the generation in force."""
-
-    def initialize(self, openapi: Callable[[], bytes]) -> None:
-        self.openapi = openapi
-
-    async def get(self) -> None:
-        document = await asyncio.get_running_loop().run_in_executor(None, self.openapi)
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-cache")
-        self.finish(document)
-
-
 def make_ops_app(
     registry: CollectorRegistry,
     problem: Callable[[], str | None],
-    openapi: Callable[[], bytes],
     hosts: OwnHosts,
     *,
     remark: Callable[[], str | None] = lambda: None,
@@ -126,13 +111,12 @@ def make_ops_app(
     """Make the application.
 
     `problem` returns why the daemon is not ready, or None. `remark` returns what is wrong although it is ready.
-    `openapi` makes the OpenAPI document, on another thread. `further` has the routes of extensions.
+    `further` has the routes of extensions.
     """
     return Application(
         [
             ("/livez/?", LivezHandler),
             ("/readyz/?", ReadyzHandler, {"problem": problem, "remark": remark}),
-            (r"/openapi\.json/?", OpenApiHandler, {"openapi": openapi}),
             ("/metrics/?", MetricsHandler, {"exposition": Exposition(registry)}),
             *further,
         ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingestd.config import Config
-from ingestd.http.operators import Operators, Shown
+from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.validation.validator import Validator
 
 from .dashboard import Overview, Panels, Sources
@@ -17,9 +17,7 @@ from .page_routes import page_routes
 __all__ = ["Console"]
 
 
-class Console:
-    """An `OperatorsPart`."""
-
+class Console(OperatorsPart):
     def __init__(self, operators: Operators) -> None:
         self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.observation)
         panels = Panels(operators.hooks, operators.store)

@@ -1,4 +1,4 @@
-"""The API for callers as an OpenAPI document: a template into which the schemas that are in force are put.
+"""The OpenAPI document: a template into which the schemas that are in force are put.
 
 `template.json` is the document without the schemas of events. It also lists the problems, each with a `detail` as an
 example and its `operations`; without these, every operation may answer with it.
@@ -36,7 +36,7 @@ def make_document(schemas: Sequence[SchemaFile], server: str) -> dict[str, Any]:
 
     Equal files give equal documents, in which all members have the same order.
     """
-    template = msgspec.json.decode((files(__name__) / "template.json").read_bytes())
+    template = msgspec.json.decode((files(__package__) / "template.json").read_bytes())
     info, parts, answers, problems = (template[name] for name in ("info", "components", "answers", "problems"))
     components = SchemaComponents(schemas, taken=[*parts["schemas"], *answers])
     events = {components.new_name(f"{file.key} Event"): file for file in schemas if file.key is not None}
