@@ -11,7 +11,7 @@ from typing import TypeVar
 from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.consumer import Consumer
-from ingestd.api.errors import Unavailable
+from ingestd.api.errors import Unavailable, reason_of
 
 from .failure_log import FailureLogs
 from .group import Consumers, Died, log_left
@@ -132,7 +132,7 @@ class PartitionConsumers:
         if failed:
             _log.warning(
                 "%d of %d partitions are out of reach: %s; their consumers begin later: %s",
-                len(failed), len(results), ", ".join(failed), next(iter(failed.values())),
+                len(failed), len(results), ", ".join(failed), reason_of(next(iter(failed.values()))),
             )  # fmt: skip
 
 

@@ -151,6 +151,19 @@ def test_only_the_tenants_of_a_partition_without_primary_get_503(shop: ClusterSh
         wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6, LONG)
 
 
+def test_a_daemon_that_starts_without_a_partition_says_why_its_consumers_wait(shop: ClusterShop) -> None:
+    primary = next(node for node in map(shop.node_of, shop.tenants) if node is not shop.node_of(shop.tenants[0]))
+    shop.cluster.replica_of(primary).kill()
+    primary.kill()
+    with shop.serve_with(1) as (daemon,):
+        waiting = [line for line in daemon.log if "their consumers begin later" in line]
+        assert len(waiting) == 1
+        assert "the store cannot be used now: Redis cannot be reached: " in waiting[0]
+        assert not [line for line in daemon.log if "is closed" in line]
+        shop.cluster.settle()
+        wait_until(lambda: [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6, LONG)
+
+
 def test_commands_read_the_partitions_of_a_primary_whose_replica_is_away(shop: ClusterShop) -> None:
     with shop.serve_with(1) as (daemon,):
         assert [post(daemon, tenant, "visitor") for tenant in shop.tenants] == [200] * 6

@@ -76,16 +76,14 @@ class RedisBackend(Backend):
                 raise ConfigError("this Redis is a node of a cluster; write redis+cluster://host:port/")
             await self._adoption.identify(serving=serving)
             await self.journal.last()
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, Unavailable) as error:
             await self.close()
-            raise _not_opened(error, f"Redis cannot be reached: {explain(error)}.") from error
-        except Unavailable as error:
-            await self.close()
-            cause = error.__cause__
+            cause = error.__cause__ if isinstance(error, Unavailable) else error
             if cause is None:
                 raise
             what = "refuses a request" if isinstance(cause, ResponseError) else "cannot be reached"
-            raise _not_opened(cause, f"Redis {what}: {explain(cause)}.") from cause
+            self.database.link.problem = f"Redis {what}: {explain(cause)}"  # until it is opened, the answer to all
+            raise _not_opened(cause, f"{self.database.link.problem}.") from cause
         except BaseException:
             await self.close()
             raise
