@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
@@ -15,10 +16,9 @@ from ingestd.delivery.sink_consumer import SinkConsumer
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.split_journal import SplitJournal
 from ingestd.storage.state_limit import LETTERS, max_size
+from ingestd.support.periodic import TIMING, every
 
 __all__ = ["StateSizes"]
-
-_LOOK = 5.0  # seconds between two looks; plugins add what they write meanwhile
 
 
 class StateSizes:
@@ -54,10 +54,9 @@ class StateSizes:
 
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
-        while True:
-            for index in range(len(self._partitions)):
-                await asyncio.sleep(_LOOK / len(self._partitions))
-                await self._look(index)
+        indexes = cycle(range(len(self._partitions)))
+        pause = TIMING.state_sizes / len(self._partitions)
+        await every("state_sizes", lambda: self._look(next(indexes)), pause=pause)
 
     async def _look(self, index: int) -> None:
         store = self._partitions[index].store

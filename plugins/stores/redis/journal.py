@@ -13,6 +13,7 @@ from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
+from ingestd.support.periodic import every
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
@@ -28,7 +29,6 @@ _log = logging.getLogger("ingestd.redis")
 
 LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
 _RETRY = 0.5  # seconds between two attempts to acquire a cursor
-_FOLLOW = 0.05  # seconds between two looks for records of other daemons
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
 _PAGE = 64  # records of one read
@@ -313,15 +313,17 @@ class RedisJournal(Journal):
 
     async def follow(self) -> None:
         """Notice records of other daemons, until cancelled."""
-        while True:
-            await asyncio.sleep(_FOLLOW)
-            try:
-                newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
-                if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
-                    await self.last()
-            except (RedisError, OSError, Unavailable, TimeoutError) as error:
-                _log.debug("following the journal: %s", error)
-                await asyncio.sleep(_RETRY)
+        await every("redis_follow", self._follow)
+
+    async def _follow(self) -> float | None:
+        try:
+            newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
+            if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
+                await self.last()
+        except (RedisError, OSError, Unavailable, TimeoutError) as error:
+            _log.debug("following the journal: %s", error)
+            return _RETRY
+        return None
 
     def _learn(self, last: int, version: int) -> None:
         if version != self._version:
