@@ -51,9 +51,7 @@ async def end_former_entries(store: Store) -> None:
 
 
 async def _end_in(store: Store) -> None:
-    while True:
-        if await _have_ends(store, times.now()):
-            return
+    while not await _have_ends(store, times.now()):  # noqa: ASYNC110 - a store says to nobody that it is back
         await asyncio.sleep(_AGAIN)
 
 

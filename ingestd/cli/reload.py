@@ -122,13 +122,11 @@ async def _reload(daemon: RunningDaemon, arguments: argparse.Namespace) -> None:
 
 async def _outcome(file: RunFile, before: RunState) -> RunState:
     """The state after the first reload that began after `before`, and so read the present files."""
-    while True:
-        state = file.read()
-        if state is None or state.pid != before.pid:
-            raise CommandError(f"the daemon has ended (process {before.pid}); see its log")
+    while (state := file.read()) is not None and state.pid == before.pid:
         if state.ended > before.begun:
             return state
         await asyncio.sleep(_LOOK)
+    raise CommandError(f"the daemon has ended (process {before.pid}); see its log")
 
 
 def _none_found(config: Path, found: RunningDaemons, arguments: argparse.Namespace) -> IngestdError:

@@ -15,9 +15,9 @@ from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.consumers.task_end import ended
 from ingestd.support.backoff import Backoff
+from ingestd.support.periodic import every, seconds_between_looks
 
 from .failure_log import FailureLog, FailureLogs
-from .looks import seconds_between_looks
 from .retry import Attempts
 from .runner import Runner
 from .status import ConsumerStatus
@@ -29,8 +29,8 @@ _log = logging.getLogger("ingestd.consumers")
 Died = Callable[[str, BaseException], None]
 """Called with the name of a consumer and the error that ended its task: a bug in ingestd. The daemon must stop."""
 
-_LOOK = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
-_MOST_LOOK = 10.0  # the same at most, with many partitions
+_IDLE = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
+_MOST_IDLE = 10.0  # the same at most, with many partitions
 
 
 class Consumers:
@@ -74,7 +74,7 @@ class Consumers:
         self._partitions = partitions
         self._failure_logs = FailureLogs() if failure_logs is None else failure_logs
         self._moved = asyncio.Event()
-        self._last = 0
+        self._last = -1
         self._runners = [self._runner(each) for each in consumers]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
@@ -224,7 +224,7 @@ class Consumers:
                 return
             await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
-    async def _look(self) -> int:
+    async def _look(self) -> None:
         others = {status.name: status for status in self.statuses if not status.held}
         # Other daemons may have acquired their cursors. Both questions leave in one round trip.
         last, cursors = await asyncio.gather(self._journal.last(), self._cursors_of(others))
@@ -235,7 +235,6 @@ class Consumers:
         for cursor in cursors:
             if not others[cursor.name].held:
                 others[cursor.name].position = cursor.position
-        return last
 
     async def _cursors_of(self, names: Collection[str]) -> Sequence[Cursor]:
         return [cursor for cursor in await self._journal.cursors() if cursor.name in names] if names else ()
@@ -261,13 +260,15 @@ class Consumers:
         attempts = Attempts(
             self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, partition=self._partition
         )
-        pause = seconds_between_looks(_LOOK, self._partitions, _MOST_LOOK)
-        while True:
-            last = await attempts.until_done(self._look)
-            await asyncio.sleep(0.25)
+        idle = seconds_between_looks(_IDLE, self._partitions, _MOST_IDLE)
+
+        async def look() -> None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await attempts.until_done(self._journal.wait, last)
+                async with asyncio.timeout(idle):
+                    await attempts.until_done(self._journal.wait, self._last)
+            await attempts.until_done(self._look)
+
+        await every("consumers", look, first=0)
 
 
 def log_left(left: Mapping[str, int]) -> None:

@@ -14,10 +14,10 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.support.backoff import Backoff
+from ingestd.support.periodic import seconds_between_looks, seconds_between_steps
 
 from .erasures import REMOVED
 from .failure_log import FailureLog
-from .looks import seconds_between_looks, seconds_between_steps
 from .read_ahead import ReadAhead
 from .retry import Attempts
 from .status import ConsumerStatus

@@ -6,7 +6,6 @@ messages. So the daemon has a clock of its own. It follows the system's clock, b
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,12 +16,12 @@ from prometheus_client.registry import Collector
 from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.check_result import show_age
+from ingestd.support.periodic import every
 
 __all__ = ["Clocks"]
 
 _log = logging.getLogger("ingestd.clocks")
 
-_LOOK = 1.0  # seconds
 _WRONG = 2_000  # milliseconds from which a difference is told
 _RIGHT = 1_000  # milliseconds below which it is over
 _FOLLOWED = 60_000  # milliseconds: the daemon follows shorter jumps
@@ -42,9 +41,7 @@ class Clocks:
         """Look every second while the daemon runs."""
         times.keep_own_clock()
         try:
-            while True:
-                self.look()
-                await asyncio.sleep(_LOOK)
+            await every("clocks", self.look, first=0)
         finally:
             times.go_by_system_clock()
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
 from ingestd.consumers.erasures import last_erasure
 from ingestd.consumers.group import Consumers
-from ingestd.consumers.looks import seconds_between_looks
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.http.operators import OperatorsPart
 from ingestd.observability.logs import RecentLines
+from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
 __all__ = ["Forgotten"]
 
-_LOOK = 1.0  # seconds between two looks at a partition
-_MOST_LOOK = 10.0  # the same at most, with many partitions
+_MOST = 10.0  # seconds between two looks at one of many partitions
 
 
 class Forgotten:
@@ -45,15 +45,14 @@ class Forgotten:
 
     async def follow(self) -> None:
         await asyncio.gather(*(self._look(*part) for part in self._parts))
-        pause = seconds_between_looks(_LOOK, len(self._parts), _MOST_LOOK)
+        count = len(self._parts)
+        pause = seconds_between_looks(TIMING.erasures, count, _MOST)
         # One after the other, but one that is away holds up no other.
-        await asyncio.gather(*(self._follow(number, pause) for number in range(len(self._parts))))
-
-    async def _follow(self, number: int, pause: float) -> None:
-        await asyncio.sleep(pause * number / len(self._parts))
-        while True:
-            await self._look(*self._parts[number])
-            await asyncio.sleep(pause)
+        works = (
+            every("erasures", partial(self._look, *part), first=pause * number / count, pause=pause)
+            for number, part in enumerate(self._parts)
+        )
+        await asyncio.gather(*works)
 
     async def _look(self, partition: Partition, group: Consumers) -> None:
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it

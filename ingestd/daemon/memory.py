@@ -13,6 +13,9 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
+
+from ingestd.support.periodic import every
 
 __all__ = ["give_back_free_memory", "keep_large_pieces_apart"]
 
@@ -26,7 +29,6 @@ _M_ARENA_MAX = -8
 _ARENAS = 2  # one for the event loop, one for all other threads: each arena keeps its free memory
 _LARGE = 256 << 10  # bytes; a usual batch is smaller, because the system must clear the pages of every new mapping
 _KEPT_AT_THE_END = 16 << 20  # free bytes kept at the heap's end: to return and request them again takes system calls
-_PERIOD = 0.25  # seconds
 _GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but not within `_PATIENCE`
 _PATIENCE = 20  # periods after a trim in which only a growth of `_MUCH` leads to the next one
 _MUCH = 48 << 20  # bytes of growth after which memory is trimmed at the next period
@@ -53,10 +55,13 @@ async def give_back_free_memory() -> None:
     worked. Above 160 MiB it runs four times a second while the process works: an attack may need much memory at once,
     and the memory that the attack before it has freed must not add to that.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim: Any = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        await asyncio.Event().wait()
     lowest, periods, worked = _resident(), 0, time.process_time()
-    while trim is not None:
-        await asyncio.sleep(_PERIOD)
+
+    async def look() -> None:
+        nonlocal lowest, periods, worked
         resident, periods, work = _resident(), periods + 1, time.process_time() - worked
         grown = resident - lowest
         if (
@@ -69,7 +74,8 @@ async def give_back_free_memory() -> None:
             lowest, periods, worked = _resident(), 0, time.process_time()
             _log.debug("memory: %d MB of %d MB given back", (resident - lowest) // 10**6, resident // 10**6)
         lowest = min(lowest, resident)
-    await asyncio.Event().wait()
+
+    await every("memory", look)
 
 
 def _resident() -> int:

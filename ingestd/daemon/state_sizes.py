@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import cycle
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
 from ingestd.api.store import StoreSize
 from ingestd.config import Config
-from ingestd.consumers.looks import seconds_between_looks
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery.sink_consumer import SinkConsumer
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.split_journal import SplitJournal
 from ingestd.storage.state_limit import LETTERS, max_size
+from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
 __all__ = ["StateSizes"]
 
-_LOOK = 5.0  # seconds between two looks; plugins add what they write meanwhile
-_MOST_LOOK = 30.0  # the same at most, with many partitions
+_MOST = 30.0  # seconds between two looks at one of many partitions
 
 
 class StateSizes:
@@ -57,11 +57,8 @@ class StateSizes:
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
         number = len(self._partitions)
-        pause = seconds_between_looks(_LOOK, number, _MOST_LOOK) / number
-        while True:
-            for index in range(number):
-                await asyncio.sleep(pause)
-                await self._look(index)
+        indexes, pause = cycle(range(number)), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
+        await every("state_sizes", lambda: self._look(next(indexes)), pause=pause)
 
     async def _look(self, index: int) -> None:
         store = self._partitions[index].store

@@ -13,7 +13,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.journal import Journal, JournalStats
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
-from ingestd.consumers.looks import seconds_between_looks
+from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
 __all__ = ["Retention", "room_below"]
 
@@ -21,9 +21,8 @@ _log = logging.getLogger("ingestd.retention")
 
 _STEP = 500  # records of one step, whose commit takes a few milliseconds at most
 _PAUSE = 0.01  # seconds between two steps, for other commits
-_LOOK = 1.0  # seconds between two looks when there is nothing to remove
-_MOST_LOOK = 10.0  # the same at most, with many partitions
-_WATCH = 0.1  # the same with `max_size`: records that arrive between two looks exceed the limit
+_MOST_LOOK = 10.0  # seconds between two looks at one of many partitions, when there is nothing to remove
+_WATCH = 0.1  # seconds between two looks with `max_size`: records that arrive between two looks exceed the limit
 _ROOM = 64 * 1024 * 1024  # bytes below the limit to which a full journal is trimmed; a twentieth of a small limit
 _QUIET = 60.0  # seconds between two log lines about the losses of one consumer
 
@@ -55,7 +54,7 @@ class Retention:
         self._refuse = refuse
         self._now = now
         self._in = f" of partition {partition}" if partition else ""
-        self._pause = seconds_between_looks(_LOOK, partitions, _MOST_LOOK)
+        self._pause = seconds_between_looks(TIMING.retention, partitions, _MOST_LOOK)
         self._is_waiting = False
         """Whether events are refused until the first measurement."""
         self._extent = JournalStats(1, 0, 0, 0, None)
@@ -126,32 +125,25 @@ class Retention:
 
     async def run(self) -> None:
         """Keep the journal within its limits while the daemon runs."""
-        while self._is_waiting:
-            with suppress(Unavailable):
-                await self.start()
-            await asyncio.sleep(_WATCH)
-        while True:
-            removed = 0
-            try:
-                removed = await self.step()
-            except Unavailable as error:
-                _log.debug("%s", error)  # the back end logs its failure, and the next turn tries again
-            if removed:
-                await asyncio.sleep(_PAUSE)
-            else:
-                await self._rest()
+        await every("retention", self._step, first=0, pause=self._pause)
 
-    async def _rest(self) -> None:
-        """Pause when there is nothing to remove. With `max_size` new records end the pause."""
-        if self._options.max_size is None:
-            await asyncio.sleep(self._pause)
-            return
-        await asyncio.sleep(_WATCH)
+    async def _step(self) -> float | None:
+        """Do a step, and return a shorter pause than usual. With `max_size` new records end the pause."""
+        removed = 0
+        with suppress(Unavailable):  # the back end logs its failure, and the next step tries again
+            if self._is_waiting:
+                await self.start()
+            removed = await self.step()
+        if removed:
+            return _PAUSE
+        if self._options.max_size is None and not self._is_waiting:
+            return None
         # A journal that is over half full may have to be watched until its consumers have moved.
-        if self._extent.bytes * 2 < self.max_bytes:
+        if self._extent.bytes * 2 < self.max_bytes and not self._is_waiting:
             with suppress(TimeoutError, Unavailable):
                 async with asyncio.timeout(self._pause):
                     await self._journal.wait(self._extent.last)
+        return _WATCH
 
     async def step(self) -> int:
         """Remove some of the oldest records, if they may be removed. Return their number. Raises `Unavailable`."""

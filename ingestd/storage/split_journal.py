@@ -20,6 +20,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
 from ingestd.api.store import State, Store, state_key
 from ingestd.support.ids import random_uuid
+from ingestd.support.periodic import TIMING, every
 
 __all__ = ["Ownership", "SplitJournal"]
 
@@ -235,16 +236,15 @@ _STORE_ID = state_key("store-id", "", "")
 class Ownership:
     """Ensures that a state serves one journal at a time, because daemons with other journals may reach the state.
 
-    `home` is the store beside the journal of this daemon. A daemon renews its entry every `pause` seconds. It counts as
+    `home` is the store beside the journal of this daemon. A daemon renews its entry every three seconds. It counts as
     dead if the entry has not changed for `silence` seconds. No time in the entry is compared, so clocks need not agree.
     An entry of the same journal is replaced without waiting, because only one daemon can open a journal.
     """
 
-    def __init__(self, store: Store, home: Store, *, silence: float = 10.0, pause: float = 3.0) -> None:
+    def __init__(self, store: Store, home: Store, *, silence: float = 10.0) -> None:
         self._store = store
         self._home = home
         self._silence = silence
-        self._pause = pause
         self._journal = ""
         self._ours: str | None = None
         """The entry as this daemon has written it; None while this daemon is not the owner."""
@@ -256,7 +256,7 @@ class Ownership:
         found = await self._read()
         deadline = loop.time() + self._silence
         while not await self._may_take(found, is_silent=loop.time() >= deadline):
-            await asyncio.sleep(self._pause / 10)
+            await asyncio.sleep(TIMING.ownership / 10)
             before, found = found, await self._read()
             if found is not None and found != before and _decode_owner(found).journal != self._journal:
                 raise ConfigError(_told(found))
@@ -269,10 +269,7 @@ class Ownership:
 
     async def keep(self) -> None:
         """Renew the entry while the daemon runs. Raises `ConfigError` if another daemon has taken the state."""
-        while True:
-            await asyncio.sleep(self._pause)
-            with suppress(Unavailable):  # the back end logs its failure
-                await self._renew()
+        await every("ownership", self._renew, may_fail=Unavailable)  # the back end logs its failure
 
     async def _renew(self) -> None:
         found = await self._read()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from ingestd.api.backend import describe_partition
 from ingestd.api.errors import IngestdError, Unavailable
 from ingestd.api.store import Store
-from ingestd.consumers.looks import seconds_between_looks
+from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
 __all__ = ["LossRecovery"]
 
 _log = logging.getLogger("ingestd.store_loss")
 
-_LOOK = 0.25  # seconds between two looks for a loss that this process has met; each partition looks for its own
-_MOST_LOOK = 1.0  # the same at most, with many partitions
+_MOST_LOOK = 1.0  # seconds between two looks for a loss that this process has met, with many partitions
 _AGAIN = 1.0  # seconds after a failure
 _ASK = 2.0  # seconds between two questions to the store, in which another process may have changed the loss
 _MOST_ASK = 10.0  # the same at most, with many partitions
@@ -43,11 +41,15 @@ class LossRecovery:
         """`partition` is the name of the store's partition, and `partitions` is their number."""
         self._store = store
         self._partition = partition
-        self._pause = seconds_between_looks(_LOOK, partitions, _MOST_LOOK)
+        self._pause = seconds_between_looks(TIMING.losses, partitions, _MOST_LOOK)
         self._asks = seconds_between_looks(_ASK, partitions, _MOST_ASK)
         self._recover = recover
         self._missing: Sequence[str] = ()
         self._told: str | None = None
+        self._seen = 0
+        """The number of losses that are handled."""
+        self._rested = 0.0
+        """Seconds since the last question to the store."""
 
     @property
     def place(self) -> str:
@@ -69,18 +71,20 @@ class LossRecovery:
 
     async def run(self) -> None:
         """Look for losses while the daemon runs."""
-        store, seen, rested = self._store, 0, 0.0
+        store = self._store
         if store.loss is not None and not store.losses:
             _log.warning("a loss of data%s is not acknowledged yet: %s; %s", self._in, store.loss, CURE)
-        while True:
-            rested += self._pause
-            if store.losses != seen or rested >= (self._asks if store.loss is None else _ASK_LOST):
-                rested, losses = 0.0, store.losses
-                if await self._look(is_new=losses != seen):
-                    seen = losses
-                else:
-                    await asyncio.sleep(_AGAIN)
-            await asyncio.sleep(self._pause)
+        await every("losses", self._step, first=0, pause=self._pause)
+
+    async def _step(self) -> float | None:
+        store, losses = self._store, self._store.losses
+        self._rested += self._pause
+        if losses != self._seen or self._rested >= (self._asks if store.loss is None else _ASK_LOST):
+            self._rested = 0.0
+            if not await self._look(is_new=losses != self._seen):
+                return _AGAIN
+            self._seen = losses
+        return None
 
     async def _look(self, *, is_new: bool) -> bool:
         """Handle a new or standing loss. Return False if that failed and must be tried again."""

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import count
 
 __all__ = ["named_time_uuid", "named_uuid", "next_uuids", "random_uuid", "time_uuid"]
 
@@ -48,12 +49,11 @@ def time_uuid() -> str:
 def next_uuids(first: str) -> Iterator[str]:
     """An endless sequence of UUIDv7 from a first one, counting up its random bits. They sort in this order."""
     head, tail = first[:19], int(first[19:].replace("-", ""), 16)
-    while True:
-        digits = f"{tail & _BELOW_VARIANT | _VARIANT:016x}"
+    for number in count(tail >> 32):
+        digits = f"{number << 32 & _BELOW_VARIANT | _VARIANT:016x}"
         middle = f"{head}{digits[:4]}-{digits[4:8]}"  # changes once in 2 ** 32 ids
-        for last in range(tail & _LAST, _LAST + 1):
+        for last in range(max(tail - (number << 32), 0), _LAST + 1):
             yield f"{middle}{last:08x}"
-        tail = (tail | _LAST) + 1
 
 
 def random_uuid() -> str:

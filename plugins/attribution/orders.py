@@ -67,12 +67,11 @@ def decide(order: Order, candidates: Candidates, *, model: Model, window: int, h
 
     Should even the short form of the record be too large, touchpoints between the first and the newest do not count.
     """
-    while True:
-        decision = _decide(order, candidates, model, window, half_life)
-        most = len(candidates.touches) * 9 // 10
-        if len(decision.record.body) <= MAX_ATTRIBUTION or most < 1:
-            return decision
+    decision = _decide(order, candidates, model, window, half_life)
+    while len(decision.record.body) > MAX_ATTRIBUTION and (most := len(candidates.touches) * 9 // 10):
         candidates = candidates.keeping(most)
+        decision = _decide(order, candidates, model, window, half_life)
+    return decision
 
 
 def _decide(order: Order, candidates: Candidates, model: Model, window: int, half_life: int) -> Decision:

@@ -136,12 +136,10 @@ def _campaign(touch: Touch) -> str:
 
 
 def _text(number: int) -> str:
-    digits = ""
-    while True:
-        number, rest = divmod(number, 64)
-        digits = _DIGITS[rest] + digits
-        if not number:
-            return digits
+    digits = _DIGITS[number % 64]
+    while number := number // 64:
+        digits = _DIGITS[number % 64] + digits
+    return digits
 
 
 def _number(text: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from ingestd.api.events import Principal
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.store import Field, State, Store, state_key
 from ingestd.api.times import now
+from ingestd.support.periodic import every
 
 __all__ = ["Key", "KeyRegistry", "change_keys", "has_server_keys", "is_uuid", "normal_id", "read_keys"]
 
@@ -28,8 +29,6 @@ _KEYS = state_key("keys", "", "")
 _VERSION = state_key("keys-version", "", "")
 
 _MOST_BYTES = 8 << 20  # of all keys: they are one entry, which is read as a whole
-# If the back end applies a command's writes within a second, every daemon sees a change within two.
-_POLL_SECONDS = 0.5
 
 _ATTEMPTS = 5
 
@@ -96,12 +95,14 @@ class KeyRegistry:
         self._public: dict[str, Principal] = {}
         self._server: dict[str, Key] = {}
         self._revoked: frozenset[str] = frozenset()
+        self._failing = False
 
     async def start(self, daemon: Daemon, *, name: str) -> None:
         """Load the keys, and follow their changes while the daemon runs. Raises `Unavailable`."""
         self._losses = daemon.store.losses
         await self.refresh(daemon.store)
-        daemon.watch(self._follow(daemon.store), name=name)
+        # If the back end applies a command's writes within a second, every daemon sees a change within two.
+        daemon.watch(every("keys", partial(self._follow, daemon.store)), name=name)
 
     async def refresh(self, store: Store) -> None:
         """Load the keys again if they have changed. Raises `Unavailable`; the known keys stay valid.
@@ -190,17 +191,13 @@ class KeyRegistry:
         return self._secret + normal_id(credential)
 
     async def _follow(self, store: Store) -> None:
-        failing = False
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            try:
-                await self.refresh(store)
-            except Unavailable as error:
-                if not failing:
-                    _log.warning("the store cannot be read; until it can, changes of keys have no effect: %s", error)
-                failing = True
-            else:
-                failing = False
+        try:
+            await self.refresh(store)
+            self._failing = False
+        except Unavailable as error:
+            if not self._failing:
+                _log.warning("the store cannot be read; until it can, changes of keys have no effect: %s", error)
+            self._failing = True
 
 
 def is_uuid(text: str) -> bool:

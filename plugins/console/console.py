@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingestd.config import Config
 from ingestd.http.operators import Operators, OperatorsPart, Shown
+from ingestd.support.periodic import every
 from ingestd.validation.validator import Validator
 
 from .dashboard import Overview, Panels, Sources
@@ -23,7 +24,7 @@ class Console(OperatorsPart):
         panels = Panels(operators.hooks, operators.store)
         sources = Sources(operators.metrics, operators.problem, operators.retentions, operators.lines, operators.remark)
         self._overview = Overview(sources, panels.ask)
-        operators.watch(self._overview.follow(), name="overview")
+        operators.watch(every("overview", self._overview.add_sample, first=0), name="overview")
         self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)
         journeys = JourneyReader(
             operators.hooks, operators.partitions, operators.unusable_ids, disclosure=self._disclosure

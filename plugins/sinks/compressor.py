@@ -59,10 +59,7 @@ class Compressor:
 
     def _run(self) -> None:
         told = ""
-        while True:
-            self._awake.clear()
-            if self._stopping.is_set():  # checked after `clear`, which may have cleared the wake-up of `stop`
-                return
+        while not self._stopping.is_set():  # checked after `clear`, which may have cleared the wake-up of `stop`
             problem = self._compress_all()
             if problem and problem != told:
                 _log.warning("sink:%s: %s; it stays uncompressed, and the sink will try again", self._sink, problem)
@@ -70,6 +67,7 @@ class Compressor:
                 _log.info("sink:%s: all rotated files are compressed", self._sink)
             told = problem
             self._awake.wait(_PAUSE if problem else None)
+            self._awake.clear()
 
     def _compress_all(self) -> str:
         """Compress all plain files. Returns the first problem, or an empty text. A problem does not stop the others."""

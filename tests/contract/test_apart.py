@@ -21,6 +21,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.storage.split_journal import _OWNER, Ownership
+from ingestd.support.periodic import TIMING
 from ingestd.testing.appending import NOW
 from ingestd.testing.journals import JournalContract
 from tests.support.apart import Apart
@@ -284,7 +285,7 @@ class TestRedisStateSteps(Steps):
 @asynccontextmanager
 async def owning(backend: Apart, silence: float = 1.0) -> AsyncIterator[Ownership]:
     """A daemon that owns the state, and renews the ownership every tenth of a second."""
-    ownership = Ownership(backend.store, backend.home, silence=silence, pause=0.1)
+    ownership = Ownership(backend.store, backend.home, silence=silence)
     await ownership.take()
     keeping = asyncio.create_task(ownership.keep())
     try:
@@ -298,6 +299,10 @@ async def owning(backend: Apart, silence: float = 1.0) -> AsyncIterator[Ownershi
 class TestOwnership(Arrangement):
     kind = "redis"
 
+    @pytest.fixture(autouse=True)
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TIMING, "ownership", 0.1)
+
     @asynccontextmanager
     async def two(self, folder: Path) -> AsyncIterator[tuple[Apart, Apart]]:
         """Two back ends with one state and two journals."""
@@ -308,7 +313,7 @@ class TestOwnership(Arrangement):
     async def test_a_second_daemon_with_another_journal_is_refused(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with pytest.raises(ConfigError) as raised:
-                await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
+                await Ownership(other.store, other.home, silence=1.0).take()
             for said in ("[journal] url", "[store] url", f"process {os.getpid()}", "stop that daemon"):
                 assert said in str(raised.value)
 
@@ -342,7 +347,7 @@ class TestOwnership(Arrangement):
 
     async def test_a_daemon_that_was_silent_for_too_long_loses_the_state(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other):
-            silent = Ownership(one.store, one.home, pause=0.1)
+            silent = Ownership(one.store, one.home)
             await silent.take()
             async with owning(other, silence=0.3):
                 async with asyncio.timeout(5):
@@ -350,18 +355,18 @@ class TestOwnership(Arrangement):
                         await silent.keep()
                 await silent.release()  # the state belongs to the other daemon now
                 with pytest.raises(ConfigError):
-                    await Ownership(one.store, one.home, pause=0.1).take()
+                    await Ownership(one.store, one.home).take()
 
     async def test_a_daemon_with_a_copy_of_the_journal_ends_the_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It looks like the first daemon after a kill. Only the first daemon can notice the difference."""
         async with self.two(tmp_path) as (one, _):
-            first = Ownership(one.store, one.home, pause=0.1)
+            first = Ownership(one.store, one.home)
             await first.take()
             with monkeypatch.context() as elsewhere:
                 elsewhere.setattr(os, "getpid", lambda: 2)
-                await Ownership(one.store, one.home, pause=0.1).take()
+                await Ownership(one.store, one.home).take()
             with pytest.raises(ConfigError, match="in use by process 2 "):
                 await asyncio.wait_for(first.keep(), 5)
 
@@ -373,7 +378,7 @@ class TestOwnership(Arrangement):
                 await until(lambda: one.store.losses == other.store.losses == 1)
                 await until(lambda: bool([*client.scan_iter(f"*:{_OWNER}")]))
             with pytest.raises(ConfigError):
-                await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
+                await Ownership(other.store, other.home, silence=1.0).take()
 
     @pytest.mark.logs("WARNING events cannot be stored: ")
     async def test_the_owner_continues_when_the_state_works_again(self, tmp_path: Path) -> None:
@@ -383,4 +388,4 @@ class TestOwnership(Arrangement):
             self.server.signal(signal.SIGCONT)
             await until(lambda: one.problem() is None and other.problem() is None)
             with pytest.raises(ConfigError):
-                await Ownership(other.store, other.home, silence=1.0, pause=0.1).take()
+                await Ownership(other.store, other.home, silence=1.0).take()

@@ -19,12 +19,14 @@ from ingestd.api.options import Address, HostName
 from ingestd.api.outcomes import Outcome
 from ingestd.config import OpsOptions
 from ingestd.http.allowed_hosts import OwnHosts
+from ingestd.http.operators import OpsRoute
 from ingestd.http.ops import make_ops_app
 from ingestd.pipeline.observation import Observation
 from ingestd.plugins.console import live as live_package
 from ingestd.plugins.console import page_routes as page_handlers
 from ingestd.plugins.console.live import Arrival, ArrivalFilter, LiveEvents, Source
 from ingestd.plugins.console.page_routes import page_routes
+from ingestd.plugins.openapi.served import OpenApiHandler
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.journals import until
@@ -71,9 +73,9 @@ async def listening(options: OpsOptions | None = None, *, problem: str | None = 
     hosts = OwnHosts(options or OpsOptions())
     observation = Observation()
     live = live_events(Validator.load(None), "all", observation)
-    server = HTTPServer(
-        make_ops_app(CollectorRegistry(), lambda: problem, lambda: b"{}\n", hosts, further=page_routes(no_status, live))
-    )
+    document: OpsRoute = r"/openapi\.json/?", OpenApiHandler, {"make": lambda: b"{}\n"}
+    further = [*page_routes(no_status, live), document]
+    server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, hosts, further=further))
     sock, port = bind_unused_port()
     server.add_socket(sock)
     try:

@@ -123,7 +123,7 @@ async def test_the_partitions_share_one_sink_whose_calls_never_overlap(tmp_path:
 async def test_a_pause_after_a_long_rest_comes_before_the_next_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.consumers.looks._LOOKS", 0.4)  # so that three partitions rest as long as many
+    monkeypatch.setattr("ingestd.support.periodic._LOOKS", 0.4)  # so that three partitions rest as long as many
     sink = Watched()
     async with opened(tmp_path) as backend, running(backend, feed(sink)) as consumers:
         first = consumers.groups[0].statuses[0]

@@ -32,6 +32,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.scripts import BATCH
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
+from ingestd.support.periodic import TIMING
 from ingestd.testing.appending import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, until
@@ -626,7 +627,7 @@ async def test_no_daemon_trims_records_that_the_holder_still_needs(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both daemons keep the journal very small."""
-    monkeypatch.setattr("ingestd.storage.retention._LOOK", 0.01)
+    monkeypatch.setattr(TIMING, "retention", 0.01)
     async with (
         Daemons(server, tmp_path) as daemons,
         living(daemons, Deriving(pause=0.01), Deriving(pause=0.01)) as (one, other),

@@ -20,6 +20,7 @@ from ingestd.plugins.auth.key_registry import Key, change_keys
 from ingestd.plugins.auth.keys import DeclaredKey, KeysPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.support.periodic import TIMING
 from tests.support.backends import PluginDaemon
 from tests.support.journals import until
 from tests.support.redis_server import RedisServer, redis_server
@@ -45,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.auth.key_registry._POLL_SECONDS", POLL)
+    monkeypatch.setattr(TIMING, "keys", POLL)
 
 
 @dataclass

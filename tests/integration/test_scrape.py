@@ -106,7 +106,7 @@ async def test_a_scrape_that_fails_is_followed_by_others() -> None:
 
 async def test_a_scrape_costs_the_loop_little() -> None:
     """By the processor time of the loop's thread: how busy the machine is makes no difference."""
-    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, lambda: b"", OwnHosts(OpsOptions())))
+    server = HTTPServer(make_ops_app(full_house().registry, lambda: None, OwnHosts(OpsOptions())))
     sock, port = bind_unused_port()
     server.add_socket(sock)
 

@@ -15,11 +15,12 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
+from ingestd.support.periodic import TIMING, every
+
 __all__ = ["Notifier"]
 
 log = logging.getLogger("ingestd.notify")
 
-_BEAT = 5.0  # maximum seconds between two statuses
 _BEATS = 3  # messages in the watchdog's time, so that one may come late
 _EXTENSION = 30.0  # seconds by which each message extends a slow start
 _PATIENCE = 1.0  # seconds for systemd to make room for a message that must not be lost
@@ -101,17 +102,19 @@ class Notifier:
 
         `describe` returns the status. Its argument is the time in seconds since its last call.
         """
-        pause = _BEAT if self.watchdog is None else min(_BEAT, self.watchdog / _BEATS)
-        loop = asyncio.get_running_loop()
-        last = loop.time()
-        while True:
-            await asyncio.sleep(pause)
-            now = loop.time()
+        pause = TIMING.systemd if self.watchdog is None else min(TIMING.systemd, self.watchdog / _BEATS)
+        clock = asyncio.get_running_loop().time
+        last = clock()
+
+        def tell() -> None:
+            nonlocal last
+            seconds, last = clock() - last, clock()
             if self._socket is not None:
                 fed: tuple[str, ...] = ("WATCHDOG=1",) if self.watchdog is not None else ()
                 remark = f"; {self._remark}" if self._remark else ""
-                self._tell(*fed, _status(describe(now - last) + remark), wait=False)
-            last = now
+                self._tell(*fed, _status(describe(seconds) + remark), wait=False)
+
+        await every("systemd", tell, pause=pause)
 
     def _tell(self, *lines: str, wait: bool = True) -> None:
         """Send a message. Without `wait`, it is lost if systemd's queue is full, since the next one comes soon."""

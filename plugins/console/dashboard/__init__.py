@@ -19,7 +19,7 @@ from ingestd.api.panels import Panel
 from ingestd.http.operators import Shown
 
 from .asking import Panels
-from .history import STEP, History, Sample
+from .history import History, Sample
 from .parts import Sources, body_of
 
 __all__ = ["Overview", "Panels", "Sources"]
@@ -61,12 +61,9 @@ class Overview:
         """Replace the sinks and consumers, for example after a reload."""
         self._shown = shown
 
-    async def follow(self) -> None:
-        """Add a sample of the counts to the history every few seconds. Never returns."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await loop.run_in_executor(self._thread, lambda: self._history.add(self._look()))
-            await asyncio.sleep(STEP)
+    async def add_sample(self) -> None:
+        """Add a sample of the counts to the history. It is called every few seconds."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._history.add(self._look()))
 
     async def render(self, parameters: Mapping[str, str] = NO_PARAMETERS) -> bytes:
         """The present status, at most a second old. `parameters` of the page's address set the panels' filters."""

@@ -43,11 +43,7 @@ class Viewer:
             return self._greeting()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while True:
-            if self._caught_up:
-                await asyncio.wait([self.ended], timeout=_TICK)
-            if self.ended.done():
-                return None
+        while not await self._has_ended():
             self._stream.take_sample(loop.time())
             entries = self._stream.read(self._place, _MOST_ROWS)
             self._caught_up = len(entries) < _MOST_ROWS
@@ -55,6 +51,12 @@ class Viewer:
                 return self._rows(entries)
             if loop.time() - begun > _QUIET:
                 return b": no event\n\n"
+        return None
+
+    async def _has_ended(self) -> bool:
+        if self._caught_up:
+            await asyncio.wait([self.ended], timeout=_TICK)
+        return self.ended.done()
 
     def _rows(self, entries: Sequence[Entry]) -> bytes:
         self._place = entries[-1].number

@@ -141,16 +141,15 @@ class Producer:
 
     def _produce(self, message: Message) -> _Receipt:
         receipt = _Receipt()
-        while True:
+        while message.id not in self._receipts:
             try:
                 self._client.produce(
                     message.topic, message.body, message.key, on_delivery=receipt.take, headers=message.headers
                 )
+                self._receipts[message.id] = receipt
             except BufferError:  # librdkafka has a gigabyte of messages
                 self._client.poll(_LOOK)
-            else:
-                self._receipts[message.id] = receipt
-                return receipt
+        return receipt
 
     def _wait(self, receipts: Sequence[_Receipt], stop: Event) -> None:
         """Wait until every message has an answer."""

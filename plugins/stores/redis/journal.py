@@ -13,6 +13,7 @@ from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
+from ingestd.support.periodic import every
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
@@ -28,8 +29,7 @@ _log = logging.getLogger("ingestd.redis")
 
 LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
 _RETRY = 0.5  # seconds between two attempts to acquire a cursor
-_FOLLOW = 0.05  # seconds between two looks for records of other daemons
-_FOLLOW_SHARED = 0.2  # the same with many partitions
+_FOLLOW_SHARED = 0.2  # seconds between two looks for records of other daemons in one of many partitions
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
 _PAGE = 64  # records of one read
@@ -45,6 +45,10 @@ class RedisJournal(Journal):
         self._sharing = sharing
         self._known = 0
         """The newest position this daemon knows."""
+        self._followed = 0
+        """The newest position at the last look for records of other daemons."""
+        self._was_busy = False
+        """Whether this daemon has appended since the last look at Redis."""
         self._replicated = 0
         """The newest position that enough replicas are known to have: consumers that read further could deliver records
         which a failover takes back.
@@ -321,24 +325,26 @@ class RedisJournal(Journal):
 
     async def follow(self) -> None:
         """Notice records of other daemons, until cancelled."""
-        pause, block = (_FOLLOW, _BLOCK) if self._sharing is None else (_FOLLOW_SHARED, _BLOCK_SHARED)
-        was_busy = False
-        while True:
-            known = self._known
-            await asyncio.sleep(pause)
-            if self._known > known:  # answers to this daemon's appends tell of all records
-                was_busy = True
-                continue
-            try:
-                if was_busy:  # the newest piece may be another
-                    was_busy = False
-                    await self.last()
-                newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
-                if await self._database.block(newest, self._known, block):
-                    await self.last()
-            except (RedisError, OSError, Unavailable, TimeoutError) as error:
-                _log.debug("following the journal: %s", error)
-                await asyncio.sleep(_RETRY)
+        pause = None if self._sharing is None else _FOLLOW_SHARED
+        await every("redis_follow", self._follow, pause=pause)
+
+    async def _follow(self) -> float | None:
+        known, self._followed = self._followed, self._known
+        if self._followed > known:  # answers to this daemon's appends have told of all records
+            self._was_busy = True
+            return None
+        try:
+            if self._was_busy:  # the newest piece may be another
+                self._was_busy = False
+                await self.last()
+            newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
+            if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
+                await self.last()
+                self._followed = self._known
+        except (RedisError, OSError, Unavailable, TimeoutError) as error:
+            _log.debug("following the journal: %s", error)
+            return _RETRY
+        return None
 
     def _learn(self, last: int, version: int) -> None:
         if version != self._version:

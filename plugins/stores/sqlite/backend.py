@@ -7,12 +7,14 @@ import logging
 import socket
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ingestd.api.backend import Backend, DaemonProcess
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import CommandError, Unavailable
+from ingestd.support.periodic import every
 
 from . import health
 from .backup import back_up, restore
@@ -37,16 +39,8 @@ CACHE_SIZE = 32 << 20
 
 _log = logging.getLogger("ingestd.sqlite")
 
-_CONTROL_SECONDS = 0.25
-_BUSY_SECONDS = 0.02  # the same after a request
+_BUSY_SECONDS = 0.02  # between two looks for requests of commands after one has come
 _LOOKS = 15  # looks after a request until the command counts as done
-_PROBE_SECONDS = 0.5
-_SWEEP_SECONDS = 0.1
-_RENEWALS_SECONDS = 1.0
-_CLEAN_SECONDS = 2.0
-_CHECKPOINT_SECONDS = 0.05
-_PRESENCE_SECONDS = 1.0
-_SHRINK_SECONDS = 0.5
 _PATIENCE = 5.0  # seconds for which a command waits for a daemon that is just creating the file
 
 
@@ -94,27 +88,25 @@ class SqliteBackend(Backend):
         self.write_back = WriteBack(database.renewals, commits)
         self._checkpoints = Checkpoints(database, commits)
         await apply_requests(database, commits)
-        self._run("control", _CONTROL_SECONDS, lambda: _apply_all(database, commits))
-        self._run("probe", _PROBE_SECONDS, lambda: _probe(commits))
-        self._run("sweep", _SWEEP_SECONDS, Sweeper(database, commits).step)
-        self._run("renewals", _RENEWALS_SECONDS, self.write_back.step)
-        self._run("clean", _CLEAN_SECONDS, database.cleaner.step)
-        self._run("checkpoints", _CHECKPOINT_SECONDS, self._checkpoints.step)
-        self._run("presence", _PRESENCE_SECONDS, database.presence.step)
-        self._run("shrinking", _SHRINK_SECONDS, Shrinker(database).step)
+        self._run("sqlite_control", lambda: _apply_all(database, commits))
+        self._run("sqlite_probe", lambda: _probe(commits))
+        self._run("sqlite_sweep", Sweeper(database, commits).step)
+        self._run("sqlite_renewals", self.write_back.step)
+        self._run("sqlite_clean", database.cleaner.step)
+        self._run("sqlite_checkpoints", self._checkpoints.step)
+        self._run("sqlite_presence", database.presence.step)
+        self._run("sqlite_shrinking", Shrinker(database).step)
 
     async def _visit(self) -> None:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
-        while True:
+        while not self.database.is_guest:
             try:
                 await self.database.connections.reader.submit(check_version, self.path, current=True)
+                self.database.is_guest = self.store.may_conflict = True
             except Unavailable:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.05)
-            else:
-                self.database.is_guest = self.store.may_conflict = True
-                return
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -159,20 +151,20 @@ class SqliteBackend(Backend):
         finally:
             lock.release()
 
-    def _run(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._tasks.append(asyncio.create_task(self._repeat(name, seconds, step), name=f"sqlite: {name}"))
+    def _run(self, name: str, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        # The commits report that the file is unavailable.
+        work = every(name, partial(self._try, name, step), may_fail=Unavailable)
+        self._tasks.append(asyncio.create_task(work, name=name))
 
-    async def _repeat(self, name: str, seconds: float, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await step()
-            except Unavailable as error:
-                _log.debug("%s: %s", name, error)  # the commits report it, and the next turn tries again
-            except Exception as error:  # noqa: BLE001 - one failed turn must not end a task of the daemon
-                _log.exception("%s: failed; it is tried again", name)
-                if self.database.commits is not None:
-                    self.database.commits.report(f"internal error in {name}: {error!r}")
+    async def _try(self, name: str, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await step()
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one failed step must not end the daemon
+            _log.exception("%s: failed; it is tried again", name)
+            if self.database.commits is not None:
+                self.database.commits.report(f"internal error in {name}: {error!r}")
 
 
 async def _apply_all(database: Database, commits: Commits) -> None:

@@ -80,10 +80,7 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
     Waits for a command that holds the lock. Raises `ConfigError` for a second daemon.
     """
     deadline = asyncio.get_running_loop().time() + PATIENCE
-    while True:
-        taken = _try(_lock_path(path), "daemon" if serving else "command")
-        if isinstance(taken, Lock):
-            return taken
+    while isinstance(taken := _try(_lock_path(path), "daemon" if serving else "command"), _Holder):
         if taken.kind == "daemon" and not serving:
             return None
         if taken.kind == "daemon":
@@ -94,6 +91,7 @@ async def acquire(path: Path, *, serving: bool) -> Lock | None:
         if asyncio.get_running_loop().time() > deadline:
             raise Unavailable(f"{path}: in use by process {taken.pid}, a command; try again when it has ended")
         await asyncio.sleep(RETRY)
+    return taken
 
 
 def _lock_path(path: Path) -> Path:

@@ -70,14 +70,12 @@ def _write(records: Iterable[Record]) -> None:
 
 async def _followed(reader: RecordReader) -> AsyncIterator[Sequence[Record]]:
     """All records, then new ones as they are stored, until the reader of the output has ended."""
-    while True:
+    while not reader_is_gone():
         async for records in reader.pages():
             yield records
         reader.missing.check("records of its tenants are missing here")
         if await reader.has_lost_records():
             raise CommandError("the journal has lost its newest records or has been replaced; run the command again")
-        if reader_is_gone():
-            return
         await asyncio.sleep(_POLL)
 
 

@@ -31,22 +31,21 @@ class RecordReader:
 
         Within a partition, the records keep the order of the journal.
         """
-        sources = self._sources
-        for source in sources:
+        for source in self._sources:
             with self.missing.tolerating(source.partition):
                 source.last = await source.partition.journal.last()
-        while True:
-            for source in sources:
-                if not source.page:
-                    with self.missing.tolerating(source.partition):
-                        await source.fill()
-            there = [source for source in sources if source.page]
-            if not there:
-                return
+        while there := await self._sources_with_page():
             # The journal whose page ends first may go on with earlier records than those of the other pages.
             until = min(max(record.at for record in source.page) for source in there)
             taken = [source.take(until) for source in there]
             yield taken[0] if len(taken) == 1 else [*heapq.merge(*taken, key=attrgetter("at"))]
+
+    async def _sources_with_page(self) -> list[_Source]:
+        for source in self._sources:
+            if not source.page:
+                with self.missing.tolerating(source.partition):
+                    await source.fill()
+        return [source for source in self._sources if source.page]
 
     async def has_lost_records(self) -> bool:
         """Whether a journal ends before the last record that was read."""
