@@ -9,10 +9,13 @@ import logging
 import re
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
+
+from tests.support.work_units import WorkUnits
 
 # The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,6 +26,11 @@ settings.load_profile("short")
 # A background job of a shell ignores SIGINT. Daemons that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkUnits | None:
+    return WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
@@ -45,9 +53,19 @@ def no_unexpected_log_lines(request: pytest.FixtureRequest, caplog: pytest.LogCa
     assert not unexpected, "\n".join(unexpected)
 
 
-@pytest.fixture(scope="session", params=["fast", "tornado"])
+@pytest.fixture(scope="session", params=["fast", pytest.param("tornado", marks=pytest.mark.long)])
 def http_server(request: pytest.FixtureRequest) -> str:
-    """The option `[http] server`. Tests that use it run with both servers."""
+    """The option `[http] server`. With Tornado, only `make test-long` runs the tests that use it.
+
+    `tests/acceptance/test_servers_alike.py` compares the answers of both servers in each run.
+    """
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session", params=["fast", "tornado"])
+def each_http_server(request: pytest.FixtureRequest) -> str:
+    """Like `http_server`, for promises about connections in time, which no comparison of answers shows."""
     name: str = request.param
     return name
 

@@ -28,9 +28,9 @@ def open_shop(folder: Path, server: str, http: str = "", **tables: str) -> Shop:
 
 
 def test_all_connected_clients_are_answered_also_before_the_daemon_has_accepted_them(
-    tmp_path: Path, http_server: str
+    tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = open_shop(tmp_path, http_server)
+    shop = open_shop(tmp_path, each_http_server)
     with Daemon(shop.config) as daemon:
         os.kill(daemon.pid, signal.SIGSTOP)
         clients = [Client(daemon.port) for _ in range(400)]
@@ -51,9 +51,9 @@ def test_all_connected_clients_are_answered_also_before_the_daemon_has_accepted_
 
 
 def test_a_request_on_an_idle_connection_is_answered_within_the_grace_and_the_connection_ends(
-    tmp_path: Path, http_server: str
+    tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = open_shop(tmp_path, http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"')
+    shop = open_shop(tmp_path, each_http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"')
     with Daemon(shop.config) as daemon:
         clients = [Client(daemon.port) for _ in range(5)]
         for client in clients:
@@ -70,8 +70,8 @@ def test_a_request_on_an_idle_connection_is_answered_within_the_grace_and_the_co
     assert len(shop.archived()) == 10
 
 
-def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path, http_server: str) -> None:
-    shop = open_shop(tmp_path, http_server, f'shutdown_grace = "100ms"\nshutdown_timeout = "{LONG}"')
+def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path, each_http_server: str) -> None:
+    shop = open_shop(tmp_path, each_http_server, f'shutdown_grace = "100ms"\nshutdown_timeout = "{LONG}"')
     with Daemon(shop.config) as daemon:
         used, fresh = Client(daemon.port), Client(daemon.port)
         used.send(post(shop.public.id, event()))
@@ -82,8 +82,8 @@ def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path,
         fresh.close()
 
 
-def test_the_daemon_waits_for_the_rest_of_a_request_beyond_the_grace(tmp_path: Path, http_server: str) -> None:
-    shop = open_shop(tmp_path, http_server, 'shutdown_grace = "0s"')
+def test_the_daemon_waits_for_the_rest_of_a_request_beyond_the_grace(tmp_path: Path, each_http_server: str) -> None:
+    shop = open_shop(tmp_path, each_http_server, 'shutdown_grace = "0s"')
     body = event()
     with Daemon(shop.config) as daemon, Client(daemon.port) as in_headers, Client(daemon.port) as in_body:
         in_headers.send(head(shop.public.id)[:30])
@@ -101,12 +101,12 @@ def test_the_daemon_waits_for_the_rest_of_a_request_beyond_the_grace(tmp_path: P
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_second_signal_ends_the_waits_for_clients_and_sinks_and_loses_no_answered_event(
-    second: signal.Signals, tmp_path: Path, http_server: str
+    second: signal.Signals, tmp_path: Path, each_http_server: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         shop = open_shop(
-            tmp_path, http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"',
+            tmp_path, each_http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"',
             **{"sinks.silent": f'type = "webhook"\nurl = "{url}"\ntimeout = "{LONG}"'},
         )  # fmt: skip
         with Daemon(shop.config) as daemon, Client(daemon.port) as idle, Client(daemon.port) as unfinished:

@@ -43,6 +43,11 @@ class Site:
     keys: dict[str, Key]
 
     def send(self, case: Case) -> Reply:
+        path, raw, headers = self.request(case)
+        return self.daemon.request("POST", path, raw, headers)
+
+    def request(self, case: Case) -> tuple[str, bytes, dict[str, str]]:
+        """The path, the body and the headers."""
         raw = case.body if isinstance(case.body, bytes) else json.dumps(case.body).encode()
         headers = dict(case.headers)
         key = self.keys[case.credential] if case.credential is not None else None
@@ -52,7 +57,7 @@ class Site:
             headers["x-signature"] = case.signature
         elif key is not None and key.secret:
             headers["x-signature"] = sign(key.secret, raw)
-        return self.daemon.request("POST", BASE + PATHS[case.endpoint], raw, headers)
+        return BASE + PATHS[case.endpoint], raw, headers
 
     def counts(self) -> dict[str, float]:
         """The samples of the counters of events and identify requests."""
@@ -81,6 +86,13 @@ class Case(NamedTuple):
 def site(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator[Site]:
     options = f'server = "{http_server}"\nmax_body = "{MAX_BODY}B"'
     shop = Shop(tmp_path_factory.mktemp("errors"), {"http": options})
+    keys = keys_of(shop)
+    with shop.serve() as daemon:
+        yield Site(shop, daemon, keys)
+
+
+def keys_of(shop: Shop) -> dict[str, Key]:
+    """Credentials of all kinds by name."""
 
     def server_key(*grants: str) -> Key:
         printed = shop.command("keys", "create", "--kind", "server", "--tenant", "shop", "--json", *grants)
@@ -103,8 +115,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Iterator
     }
     for name in ("revoked", "revoked server"):
         shop.command("keys", "revoke", keys[name].id)
-    with shop.serve() as daemon:
-        yield Site(shop, daemon, keys)
+    return keys
 
 
 def on(endpoint: str, *cases: Case) -> list[Case]:
@@ -324,15 +335,15 @@ def test_other_methods_are_answered_with_the_allowed_ones_and_not_counted(site: 
     assert site.counts() == before
 
 
+UNKNOWN_PATHS = [
+    "/", BASE, f"{BASE}/", f"{BASE}/track//", f"{BASE}/customer-events//", f"{BASE}/Identify", f"{BASE}//track",
+    f"{BASE}/identify/public//", f"{BASE}/Track", "/api/v2/analytics/track", "/track", f"{BASE}/events",
+    "/metrics", "/livez", "/readyz", f"{BASE}/../analytics/track", f"{BASE}/track%00",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "PUT"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/", BASE, f"{BASE}/", f"{BASE}/track//", f"{BASE}/customer-events//", f"{BASE}/Identify", f"{BASE}//track",
-        f"{BASE}/identify/public//", f"{BASE}/Track", "/api/v2/analytics/track", "/track", f"{BASE}/events",
-        "/metrics", "/livez", "/readyz", f"{BASE}/../analytics/track", f"{BASE}/track%00",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", UNKNOWN_PATHS)
 def test_an_unknown_path_is_a_404_that_counts_nothing(site: Site, method: str, path: str) -> None:
     before = site.counts()
     headers = {"Authorization": f"Bearer {site.shop.public.id}"}

@@ -29,7 +29,10 @@ LARGE = json.dumps({**PAGE, "data": {f"field {number}": number for number in ran
 CONNECTIONS = 16
 
 
-@pytest.fixture(scope="module", params=["fast, SQLite", "tornado, SQLite", "fast, Redis"])
+TORNADO = pytest.param("tornado, SQLite", marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module", params=["fast, SQLite", TORNADO, "fast, Redis"])
 def flooded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[tuple[Shop, Daemon]]:
     server, store = request.param.split(", ")
     folder = tmp_path_factory.mktemp("room")

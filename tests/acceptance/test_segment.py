@@ -45,7 +45,7 @@ class Place(NamedTuple):
         return self.daemon.metric(f'ingestd_events_total{{endpoint="segment",key="{key}",outcome="{outcome}"}}')
 
 
-@pytest.fixture(scope="module", params=["sqlite", "redis", "tornado"])
+@pytest.fixture(scope="module", params=["sqlite", "redis", pytest.param("tornado", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("segment")
     if request.param == "redis":

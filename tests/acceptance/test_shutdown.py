@@ -19,9 +19,9 @@ EVENT = {"key": "Page View", "anonymousId": "visitor", "data": {"number": "slow"
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_begun_requests_under_load_are_answered_and_delivered(
-    stop: signal.Signals, tmp_path: Path, http_server: str
+    stop: signal.Signals, tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
+    shop = Shop(tmp_path, {"http": f'server = "{each_http_server}"'})
     with Daemon(shop.config) as daemon, Load(daemon.port, shop.public.id) as load:
         wait_until(lambda: len(load.answered) > 200)
         stopped = time.monotonic()
@@ -40,9 +40,9 @@ def test_begun_requests_under_load_are_answered_and_delivered(
 
 
 def test_a_slow_request_is_answered_and_idle_connections_do_not_delay_the_stop(
-    tmp_path: Path, http_server: str
+    tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
+    shop = Shop(tmp_path, {"http": f'server = "{each_http_server}"'})
     body = json.dumps(EVENT).encode()
     head = (
         f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {shop.public.id}\r\n"
@@ -77,9 +77,9 @@ def test_a_slow_request_is_answered_and_idle_connections_do_not_delay_the_stop(
 
 
 def test_requests_that_arrived_before_the_stop_are_answered_though_still_unread(
-    tmp_path: Path, http_server: str
+    tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = Shop(tmp_path, {"http": f'server = "{http_server}"'})
+    shop = Shop(tmp_path, {"http": f'server = "{each_http_server}"'})
     body = json.dumps(EVENT).encode()
     request = (
         f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {shop.public.id}\r\n"
@@ -103,8 +103,8 @@ def test_requests_that_arrived_before_the_stop_are_answered_though_still_unread(
     assert len(shop.archived()) == 15
 
 
-def test_a_request_that_never_ends_is_cut_off_after_the_configured_time(tmp_path: Path, http_server: str) -> None:
-    shop = Shop(tmp_path, {"http": f'server = "{http_server}"\nshutdown_timeout = "200ms"'})
+def test_a_request_that_never_ends_is_cut_off_after_the_configured_time(tmp_path: Path, each_http_server: str) -> None:
+    shop = Shop(tmp_path, {"http": f'server = "{each_http_server}"\nshutdown_timeout = "200ms"'})
     with Daemon(shop.config) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as slow:
         slow.sendall(f"POST {BASE}/track HTTP/1.1\r\nHost: shop\r\nContent-Length: 10\r\n\r\n{{".encode())
         assert daemon.post("/track", EVENT, shop.public.id).status == 200

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
-from tests.support.forked import INGESTD
+from tests.support.forked import INGESTD, run
 from tests.support.ports import free_port
 from tests.support.sink_desk import QUICK
 from tests.support.told_sink import Told
@@ -103,10 +103,10 @@ class Site:
         return words if command.endswith(("--help", "--version")) else [*words, "--config", str(self.shop.config)]
 
     def run(self, command: str, *, redirected: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            ["sh", "-c", f'exec "$@" {redirected}', "sh", INGESTD, *self.arguments(command)],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False,
-            env={**os.environ, "PYTHONUTF8": "0", **environment},
+        shell = ["sh", "-c", f'exec "$@" {redirected}', "sh"] if redirected else []
+        return run(
+            [*shell, INGESTD, *self.arguments(command)],
+            stdin=subprocess.DEVNULL, timeout=PATIENCE, env={**os.environ, "PYTHONUTF8": "0", **environment},
         )  # fmt: skip
 
     def run_without_a_reader(self, command: str) -> subprocess.CompletedProcess[bytes]:
@@ -114,10 +114,7 @@ class Site:
         reading, writing = os.pipe()
         os.close(reading)
         try:
-            return subprocess.run(
-                [INGESTD, *self.arguments(command)],
-                stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE, check=False,
-            )  # fmt: skip
+            return run([INGESTD, *self.arguments(command)], stdin=subprocess.DEVNULL, stdout=writing, timeout=PATIENCE)
         finally:
             os.close(writing)
 

@@ -180,14 +180,14 @@ async def test_of_a_thousand_users_of_a_visitor_the_last_counts() -> None:
     assert (first["userId"], [each["source"] for each in first["touchpoints"]]) == ("user-0", ["mail"])
 
 
-async def test_of_ten_thousand_touches_the_first_and_the_newest_count() -> None:
+async def test_of_thousands_of_touches_the_first_and_the_newest_count() -> None:
     shop, records = Shop(), []
-    for number in range(10_000):
+    for number in range(3_000):
         shop.now += 1
         records.append(shop.touch("robot", str(number)))
     (attribution,) = await decided([*records, shop.order("robot")])
     sources = [int(touchpoint["source"]) for touchpoint in attribution["touchpoints"]]
-    assert sources == [0, *range(10_000 - 199, 10_000)]
+    assert sources == [0, *range(3_000 - 199, 3_000)]
 
 
 async def test_each_order_without_any_data_is_a_separate_order() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,12 @@ from ingestd.http.routes import OWN_OPERATIONS
 from ingestd.plugins.auth.replays import ReplayRules
 from ingestd.plugins.segment import SegmentPlugin
 from ingestd.plugins.segment.intake import SegmentIntake
-from tests.support.door import PAGE_VIEW, MakeDoor, Slow
+from tests.support.door import PAGE_VIEW, MakeDoor, Slow, open_door
+
+
+@pytest.fixture
+def door(each_http_server: str) -> MakeDoor:
+    return partial(open_door, server=each_http_server)
 
 
 class Broken:

@@ -12,13 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from ingestd.api.options import Size
 from ingestd.config import HttpOptions
 from tests.support.door import open_door
 from tests.support.spoilt_http import pieces, spoilt_stream
 
 STREAMS = 2000
-AT_ONCE = 25
+AT_ONCE = 50
 PATIENCE = 30.0
 
 OPTIONS = HttpOptions(max_body=Size(2000), max_headers=20, max_header_size=Size(4096))
@@ -105,7 +107,10 @@ def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: b
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(tmp_path: Path) -> None:
+async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.http.held_back._SECONDS", 0.05)
     chance = random.Random(6)
     alike = 0
     statuses: Counter[int] = Counter()

@@ -8,6 +8,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,11 @@ OPTIONS = HttpOptions(
     max_body=Size(60_000),
     max_headers=20,
 )
+
+
+@pytest.fixture
+def door(each_http_server: str) -> MakeDoor:
+    return partial(open_door, server=each_http_server)
 
 
 class Answer(NamedTuple):

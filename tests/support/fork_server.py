@@ -6,6 +6,7 @@ answer is the number of a new process, a child of the requester like a process t
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -16,6 +17,7 @@ import pkgutil
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def main() -> int:
             _become(program, streams, **json.loads(message))
             from ingestd.__main__ import main as command
 
-            return command()
+            return _end(command())
         for stream in streams:
             os.close(stream)
         requests.send(str(pid).encode())
@@ -84,6 +86,21 @@ def _become(program: str, streams: list[int], arguments: list[str], folder: str,
     importlib.invalidate_caches()  # folders of the module path may have changed
     sys.argv = [program, *arguments]
     _rename([sys.executable, *sys.argv])
+
+
+def _end(code: int) -> int:
+    """Ends this process as Python does, but for the removal of all modules, which takes a third of a command's time.
+
+    Returns the code if Python has to report a failure of the last output.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return code
+    os._exit(code)
 
 
 def _reopened(old: Any, mode: str) -> io.TextIOWrapper:

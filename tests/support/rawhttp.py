@@ -6,8 +6,10 @@ import json
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +30,7 @@ __all__ = [
     "post",
     "quiet",
     "talk",
+    "talk_at_once",
 ]
 
 
@@ -136,6 +139,12 @@ def talk(port: int, data: bytes) -> list[Reply]:
             client.send(data)
         client.finish_sending()
         return client.end()
+
+
+def talk_at_once(port: int, streams: Iterable[bytes]) -> list[list[Reply]]:
+    """Like `talk` with many connections at the same time. Refusals may be held back for up to a second."""
+    with ThreadPoolExecutor(100) as threads:
+        return list(threads.map(partial(talk, port), streams))
 
 
 def assert_refused(reply: Reply, status: int, code: str, *, closes: bool = True) -> None:

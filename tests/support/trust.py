@@ -13,7 +13,7 @@ from .clients import wait_until
 from .daemon import Daemon, Key, Reply, Shop, sign
 from .redis_shop import redis_shop
 
-__all__ = ["PAIRS", "Pair", "Site", "open_site"]
+__all__ = ["Pair", "Site", "open_site"]
 
 _EVENT: dict[str, Any] = {"key": "Page View", "data": {}}
 
@@ -23,9 +23,6 @@ class Pair(NamedTuple):
 
     server: str
     store: str
-
-
-PAIRS = [Pair(server, store) for server in ("fast", "tornado") for store in ("sqlite", "redis")]
 
 
 class Site(NamedTuple):

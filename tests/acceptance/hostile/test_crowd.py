@@ -18,9 +18,9 @@ CLOCK = 0.25  # seconds in which the daemon cannot tell which connection was fir
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Shop:
+def shop(tmp_path_factory: pytest.TempPathFactory, each_http_server: str) -> Shop:
     options = f'max_connections = {MAX_CONNECTIONS}\nmax_body = "{MAX_BODY}B"\nmax_buffered = "{MAX_BUFFERED}B"'
-    return Shop(tmp_path_factory.mktemp("crowd"), {"http": f'server = "{http_server}"\n{options}'})
+    return Shop(tmp_path_factory.mktemp("crowd"), {"http": f'server = "{each_http_server}"\n{options}'})
 
 
 @pytest.fixture(scope="module")

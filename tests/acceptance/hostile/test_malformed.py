@@ -213,11 +213,10 @@ def test_a_length_of_thousands_of_digits_is_too_large(shop: Shop, daemon: Daemon
 # Valid requests that are rare
 
 
-def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
-    key = shop.public.id
+def unusual(key: str) -> list[bytes]:
     whole = post(key, GOOD)
     size = f"{len(GOOD):x}".encode()
-    requests = [
+    return [
         whole.replace(b"POST /", b"POST http://shop.example/"),
         whole.replace(b"POST /", b"POST HTTPS://shop.example:443/"),
         whole.replace(b"Authorization:", b"aUTHORIZATION:").replace(b"Content-Length", b"content-length"),
@@ -237,6 +236,10 @@ def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
         post(key, GOOD, "X-Header: caf\xe9 \xff"),
         post(key, GOOD, "Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"),
     ]
+
+
+def test_unusual_requests_are_understood(shop: Shop, daemon: Daemon) -> None:
+    requests = unusual(shop.public.id)
     with counting(daemon, accepted=len(requests)):
         for request in requests:
             assert [reply.status for reply in talk(daemon.port, request)] == [200], request

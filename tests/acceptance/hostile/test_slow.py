@@ -30,10 +30,10 @@ MOST_FOR_REQUEST, MOST_FOR_CONNECTION, MOST_FOR_BYTE = 2.0, 1.5, 0.25
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, http_server: str) -> Shop:
+def shop(tmp_path_factory: pytest.TempPathFactory, each_http_server: str) -> Shop:
     timeouts = {"header_timeout": HEADER_TIMEOUT, "body_timeout": BODY_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
     options = "\n".join(f'{name} = "{seconds * 1000:.0f}ms"' for name, seconds in timeouts.items())
-    return Shop(tmp_path_factory.mktemp("slow"), {"http": f'server = "{http_server}"\n{options}'})
+    return Shop(tmp_path_factory.mktemp("slow"), {"http": f'server = "{each_http_server}"\n{options}'})
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.hostile_memory import BOUND
 from tests.support.daemon import Daemon, Shop
 from tests.support.rawhttp import assert_unharmed
-from tests.support.trust import PAIRS, Pair, Site, open_site
+from tests.support.trust import Pair, Site, open_site
 
 PROXY = "127.0.1.1"
 """A proxy that the daemon trusts: requests from here may name any address as the client's."""
@@ -24,10 +24,9 @@ LINKS = "max_links = 3\nmax_visitors = 5"
 TABLES = {"http": f'trusted_proxies = ["{PROXY}"]', "plugins.identity": LINKS}
 
 
-@pytest.fixture(scope="package", params=PAIRS, ids="-".join)
-def pair(request: pytest.FixtureRequest) -> Pair:
-    pair: Pair = request.param
-    return pair
+@pytest.fixture(scope="package", params=["sqlite", "redis"])
+def pair(request: pytest.FixtureRequest, http_server: str) -> Pair:
+    return Pair(http_server, request.param)
 
 
 @pytest.fixture(scope="package")
