@@ -22,6 +22,7 @@ class Timing:
     consumers: float = 0.25
     erasures: float = 1.0
     keys: float = 0.5
+    loop_monitor: float = 0.05
     losses: float = 0.25
     memory: float = 0.25
     overview: float = 5.0
