@@ -54,7 +54,7 @@ def test_nothing_that_a_sink_or_a_page_says_names_the_person_afterwards(tmp_path
         with open_shop(tmp_path, store, tables) as shop, shop.serve() as daemon, EventStream(daemon) as stream:
             for who in (ADA, {"anonymousId": "another"}):
                 assert daemon.post("/track", {**EVENT, **who}, shop.public.id).status == 200
-            wait_until(lambda: is_delivered(daemon))
+            wait_until(lambda: any(b'"another"' in each.content for each in hook.received) and is_delivered(daemon))
             hook.answer = lambda _: Reply(503, {}, b"")
             assert daemon.post("/identify/public", {**ADA, "traits": {"a": "MARK-trait"}}, shop.public.id).status == 200
             assert daemon.post("/track", {**EVENT, **ADA}, shop.public.id).status == 200
