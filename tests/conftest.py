@@ -8,14 +8,11 @@ import inspect
 import logging
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
-
-from ingestd.support.periodic import TIMING
-from tests.support.forked import TIMES
 
 # The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,18 +50,6 @@ def http_server(request: pytest.FixtureRequest) -> str:
     """The option `[http] server`. Tests that use it run with both servers."""
     name: str = request.param
     return name
-
-
-@pytest.fixture
-def shorten(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Changes times of `Timing`, here and in the daemons that the test starts: `shorten(redis_lease=0.5)`."""
-
-    def change(**seconds: float) -> None:
-        for name, value in seconds.items():
-            monkeypatch.setattr(TIMING, name, value)
-            monkeypatch.setitem(TIMES, name, value)
-
-    return change
 
 
 @pytest.fixture
