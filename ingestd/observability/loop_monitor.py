@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from ingestd.support.periodic import TIMING, every
+from ingestd.support.periodic import TIMING
 
 from .loop_holder import Holder, find_holder
 
@@ -84,15 +84,24 @@ class LoopMonitor:
 
     async def run(self) -> None:
         """Watch the running loop. Never returns."""
-        clock = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        beat = loop.call_later(0, lambda: None)
+
+        def go_on() -> None:  # not `every`: its task would see each deadline a turn of the loop later
+            nonlocal beat
+            self._beat(loop.time())
+            beat = loop.call_later(TIMING.loop_monitor, go_on)
+
         self._statistics = _open_statistics()
-        self._deadline = clock()
+        self._deadline = loop.time()
+        go_on()
         thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="loop monitor", daemon=True)
         gc.callbacks.append(self._collecting)
         thread.start()
         try:
-            await every("loop_monitor", lambda: self._beat(clock()), first=0)
+            await asyncio.Event().wait()
         finally:
+            beat.cancel()
             gc.callbacks.remove(self._collecting)
             self._ended.set()
             thread.join()
