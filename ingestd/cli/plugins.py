@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator
 
-from ingestd.api.output import write
+from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugin, Plugins
 from ingestd.support.terminal import printable, table
@@ -18,7 +17,7 @@ _HEADS = ("NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE")
 
 
 async def list_plugins(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    write([json.dumps(_facts(each)) for each in plugins.loaded] if arguments.json else _page(plugins.loaded))
+    write_result(*map(_facts, plugins.loaded), lines=_page(plugins.loaded), as_json=arguments.json)
 
 
 def _facts(plugin: Plugin) -> dict[str, object]:

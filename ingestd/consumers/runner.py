@@ -14,7 +14,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.support.backoff import Backoff
-from ingestd.support.periodic import seconds_between_looks, seconds_between_steps
+from ingestd.support.periodic import TIMING, seconds_between_looks, seconds_between_steps
 
 from .erasures import REMOVED
 from .failure_log import FailureLog
@@ -27,9 +27,8 @@ __all__ = ["Runner"]
 _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
-_ATTEND = 0.8  # seconds after which the consumer is asked for its next action, even without new records
-_MOST_IDLE = 5.0  # the same at most, with many partitions that have no new records
-_ATTEND_FORCED = 0.02  # the same while the daemon stops and records are buffered
+_MOST_IDLE = 5.0  # seconds after which a consumer of many partitions is asked for its next action at the latest
+_ATTEND_FORCED = 0.02  # seconds until then while the daemon stops and records are buffered
 
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
@@ -55,7 +54,7 @@ class Runner:
     ) -> None:
         """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
         self._grace = grace
-        self._attend_idle = seconds_between_looks(_ATTEND, partitions, _MOST_IDLE)
+        self._attend_idle = seconds_between_looks(TIMING.next_action, partitions, _MOST_IDLE)
         self._between_steps = seconds_between_steps(partitions)
         self._next_step = 0.0
         """The time before which a step waits for further records, by the loop's clock."""
@@ -220,7 +219,7 @@ class Runner:
         if self.consumer.polls_commands:
             turn = await self._attend()
             # Records wake the consumer. Only those in its buffer become old without new ones.
-            idle = _ATTEND if self.status.buffered else self._attend_idle
+            idle = TIMING.next_action if self.status.buffered else self._attend_idle
             patience = idle if turn == "records" else 0.0
             if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
                 patience = min(patience, _ATTEND_FORCED)
@@ -236,7 +235,7 @@ class Runner:
             clock = asyncio.get_running_loop().time
             since = clock()
             self._in_hand = await self._next(patience)
-            if self.consumer.polls_commands and clock() - since > _ATTEND:
+            if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return  # an operator may have given a command meanwhile, such as a pause, which comes first
         if self._in_hand and await self._is_open(opening):
             async with self._at_work():
@@ -245,9 +244,9 @@ class Runner:
             raise failure
 
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
-        """Wait for `open`, and return whether it is done. With `polls_commands`, wait no longer than `_ATTEND`."""
+        """Wait for `open`, and return whether it is done. With `polls_commands`, wait `next_action` seconds at most."""
         if not opening.done():
-            await asyncio.wait([opening], timeout=_ATTEND if self.consumer.polls_commands else None)
+            await asyncio.wait([opening], timeout=TIMING.next_action if self.consumer.polls_commands else None)
         if opening.done():
             await opening
         return opening.done()
@@ -257,7 +256,7 @@ class Runner:
         while (turn := await self._ask_for_action()) == "nothing":
             await self._learn_age()
             self._moved.set()
-            await asyncio.sleep(_ATTEND)
+            await asyncio.sleep(TIMING.next_action)
         return turn
 
     async def _ask_for_action(self) -> NextAction:
@@ -278,8 +277,8 @@ class Runner:
         and store its failure.
         """
         until = asyncio.get_running_loop().time() + seconds
-        while (left := until - asyncio.get_running_loop().time()) > _ATTEND:
-            await asyncio.sleep(_ATTEND)
+        while (left := until - asyncio.get_running_loop().time()) > TIMING.next_action:
+            await asyncio.sleep(TIMING.next_action)
             with suppress(Exception):  # an error here occurs again before the next step
                 await self._ask_for_action()
         await asyncio.sleep(left)

@@ -32,7 +32,6 @@ from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
@@ -217,8 +216,7 @@ class Server:
         self.watch(clocks.run(), name="clocks")
         if self._backends.ownership is not None:
             self.watch(self._backends.ownership.keep(), name="ownership of the state")
-        for name, work in _looking_after_itself(self._metrics):
-            self.watch(work, name=name)
+        self.watch(give_back_free_memory(), name="memory")
         return clocks
 
     async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
@@ -241,7 +239,10 @@ class Server:
     def _begin_to_serve(self, ingest: Ingest, health: Health) -> None:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
-        monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
+        metrics = self._metrics
+        monitor = LoopMonitor(
+            lambda: plugin_modules(self._generation.plugins.loaded), metrics.loop_held, metrics.loop_delay.observe
+        )
         self.watch(monitor.run(), name="loop monitor")
         self.notifier.ready("serving: generation 1")
         self.watch(self.notifier.keepalive(self._describe(ingest, health)), name="systemd keepalive")
@@ -364,11 +365,6 @@ def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:
     """The limits of each partition, which share one room."""
     first = Backpressure(options.max_waiting, int(options.max_buffered))
     return [first, *(Backpressure(beside=first) for _ in range(partitions - 1))]
-
-
-def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-    yield "memory", give_back_free_memory()
-    yield "loop delay", watch_loop_delay(metrics.loop_delay.observe)
 
 
 @contextlib.contextmanager

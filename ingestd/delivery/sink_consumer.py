@@ -19,6 +19,7 @@ from ingestd.api.record_batch import length_of
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.consumers.erasures import REMOVED
+from ingestd.support.periodic import TIMING
 
 from .batch_plan import BatchPlan, load_plan, save_plan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
@@ -52,7 +53,6 @@ PREFIX = "sink:"
 _T = TypeVar("_T")
 
 _BLANK = b'"erased":true'
-_LOOK = 0.4  # seconds between two looks for commands
 _DISCARDED = 1000  # dead letters discarded in one step
 _LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
 _AHEAD = 500  # records after those in hand that may serve as probes
@@ -171,7 +171,7 @@ class SinkConsumer(Consumer):
         await self._shared.close(self)
 
     async def next_action(self, state: State) -> NextAction:
-        if self._looked is None or time.monotonic() - self._looked >= _LOOK:
+        if self._looked is None or time.monotonic() - self._looked >= TIMING.sink_commands:
             await self._look(state)
         if self._orders.paused:
             return "nothing"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +15,7 @@ from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
-from ingestd.api.output import columns, write, write_data
+from ingestd.api.output import columns, write, write_data, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
@@ -26,7 +25,7 @@ from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .record_size import recorded_id
 from .report import BY, Report
-from .report_text import csv_lines, json_lines, table
+from .report_text import csv_lines, members, table
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -104,7 +103,7 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     while found and found[0]["type"] != "attribution":  # reversals of a superseded order
         del found[0]
     if arguments.json:
-        write_data(json.dumps(body) for body in found)
+        write_json(*found)
     else:
         for body in found:
             if body["type"] == "attribution":
@@ -195,7 +194,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
                     report.add(body)
     rows = report.rows()
     if arguments.json:
-        write_data(json_lines(rows, arguments.by))
+        write_json(*(members(row, arguments.by) for row in rows))
     elif arguments.csv:
         lines = csv_lines(rows, arguments.by)
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")

@@ -43,7 +43,11 @@ def main() -> int:
         pid = _fork()
         if pid == 0:
             requests.close()
-            _become(program, streams, **json.loads(message))
+            request = json.loads(message)
+            from ingestd.support.periodic import TIMING
+
+            vars(TIMING).update(request.pop("times"))
+            _become(program, streams, **request)
             from ingestd.__main__ import main as command
 
             return _end(command())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 
 from ingestd.api import times
 from ingestd.api.check_result import show_age
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import columns, write
+from ingestd.api.output import columns, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.hooks.loader import Plugins
@@ -35,10 +34,8 @@ async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins
             check_known(name, known)
         missing = MissingPartitions(backends.partitions)
         looks = await look_at_sinks(arguments.names or known, config, backends, missing)
-    if arguments.json:
-        write(json.dumps(look.facts()) for look in looks)
-    else:
-        write(_page(looks) if looks else ["no sinks"])
+    lines = _page(looks) if looks else ["no sinks"]
+    write_result(*(look.facts() for look in looks), lines=lines, as_json=arguments.json)
     missing.check("the numbers above lack it")
 
 

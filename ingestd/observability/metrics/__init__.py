@@ -106,7 +106,7 @@ class Metrics:
         )
         self.loop_delay = Histogram(
             "ingestd_loop_delay_seconds",
-            "Delay of the event loop, measured ten times a second.",
+            "Delay of the event loop, measured twenty times a second.",
             buckets=BOUNDS,
             registry=self.registry,
         )

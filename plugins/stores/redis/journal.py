@@ -13,7 +13,7 @@ from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
-from ingestd.support.periodic import every
+from ingestd.support.periodic import TIMING, every
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
@@ -27,8 +27,6 @@ __all__ = ["RedisJournal"]
 
 _log = logging.getLogger("ingestd.redis")
 
-LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
-_RETRY = 0.5  # seconds between two attempts to acquire a cursor
 _FOLLOW_SHARED = 0.2  # seconds between two looks for records of other daemons in one of many partitions
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
@@ -131,7 +129,7 @@ class RedisJournal(Journal):
         before = self._held.get(cursor.name, cursor.position)
         move = {
             "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
-            "lease": round(LEASE * 1000),
+            "lease": round(TIMING.redis_lease * 1000),
         }  # fmt: skip
         if cursor.record is not None:
             move["read"], move["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
@@ -245,7 +243,7 @@ class RedisJournal(Journal):
         return int(await self._database.link.ask("ensure_cursor", 0, name, start == "beginning"))
 
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
-        holder, lease = self._database.name, round(LEASE * 1000)
+        holder, lease = self._database.name, round(TIMING.redis_lease * 1000)
         self._starts[name] = start
         sharing = self._sharing
         if sharing is not None:
@@ -260,7 +258,7 @@ class RedisJournal(Journal):
                     self._held[name] = position
                     self._replicated = max(self._replicated, position)
                     return Cursor(name, position, fence)
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(TIMING.redis_cursor)
         except asyncio.CancelledError:
             if sharing is not None:
                 sharing.forgo(name)
@@ -343,7 +341,7 @@ class RedisJournal(Journal):
                 self._followed = self._known
         except (RedisError, OSError, Unavailable, TimeoutError) as error:
             _log.debug("following the journal: %s", error)
-            return _RETRY
+            return TIMING.redis_cursor
         return None
 
     def _learn(self, last: int, version: int) -> None:

@@ -14,7 +14,6 @@ Links and records name a user's visitors as long as they exist. After that, the 
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -24,7 +23,7 @@ from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import write
+from ingestd.api.output import write_result
 from ingestd.api.privacy import Person
 from ingestd.api.store import Store
 from ingestd.api.times import format_time, now
@@ -69,18 +68,15 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         counts = await (forgetting.look() if arguments.dry_run else forgetting.run())
         if others and tenant not in traces.tenants and not counts.total():
             raise CommandError(f"there are no records of tenant {tenant}; the journal has records of {others}")
-    if arguments.json:
-        told = {
-            "tenant": tenant,
-            "userId": traces.user_id,
-            "anonymousIds": traces.anonymous_ids,
-            "dryRun": arguments.dry_run,
-            "erasure": forgetting.erasure,
-            "counts": counts,
-        }
-        write([json.dumps(told)])
-    else:
-        write(_for_people(traces, counts, dry_run=arguments.dry_run))
+    told = {
+        "tenant": tenant,
+        "userId": traces.user_id,
+        "anonymousIds": traces.anonymous_ids,
+        "dryRun": arguments.dry_run,
+        "erasure": forgetting.erasure,
+        "counts": counts,
+    }
+    write_result(told, lines=_for_people(traces, counts, dry_run=arguments.dry_run), as_json=arguments.json)
 
 
 class Forgetting:

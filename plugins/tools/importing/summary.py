@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ingestd.api.output import write
+from ingestd.api.output import write, write_json
 from ingestd.support.terminal import printable, table
 
 from .tally import Tally
@@ -25,7 +24,7 @@ def print_summary(tally: Tally, faults: Counter[str], left_out: Sequence[str], *
             "keys": dict(tally.keys.most_common()), "faults": dict(faults.most_common()), "filesLeftOut": len(left_out),
             "ordersNotAttributed": tally.orders_not_attributed, "eventsWithoutSession": tally.events_without_session,
         }  # fmt: skip
-        write([json.dumps(told)])
+        write_json(told)
     elif counts:
         write(_for_people(tally, counts, types, faults, dry_run=dry_run))
     else:

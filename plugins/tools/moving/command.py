@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from ingestd.api.backend import Backend
 from ingestd.api.errors import CommandError
-from ingestd.api.output import write
+from ingestd.api.output import write, write_json
 from ingestd.config import Config, load_config
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.support.terminal import table
@@ -137,7 +136,7 @@ def _print_json(compared: Sequence[Compared] | None) -> None:
             told["partitions"] = [name | part for name, part in zip(names, parts, strict=True)]
         else:
             told |= parts[0]
-    write([json.dumps(told)])
+    write_json(told)
 
 
 def _told(compared: Compared) -> dict[str, object]:
