@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
+import gettext
 import importlib
 import io
 import json
@@ -34,6 +36,7 @@ def main() -> int:
     requests = socket.socket(fileno=int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who wait for commands
     _import_all()
+    gettext.find = functools.cache(gettext.find)  # type: ignore[assignment]  # has no overloads; argparse looks 145 times for the same missing catalogue
     gc.collect()
     gc.freeze()
     while True:
