@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from functools import partial
 
-from . import completion, openapi, reload, systemd_units
+from . import completion, reload, systemd_units
 from .command_line import JSON, JSON_LINES, Command, CommandLine
 from .sinks.table import sink_commands
 
@@ -54,10 +55,10 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
     )
     yield Command(
         "openapi",
-        "ingestd.cli.openapi:print_openapi",
+        "ingestd.cli.config:print_openapi",
         "print the API for callers as an OpenAPI document",
         ["ingestd openapi", "ingestd openapi --server https://events.shop.example"],
-        openapi.add_arguments,
+        _add_server,
     )
     yield Command(
         "store acknowledge-loss",
@@ -83,7 +84,7 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
     )
     yield Command(
         "plugins list",
-        "ingestd.cli.plugins:list_plugins",
+        "ingestd.cli.config:list_plugins",
         "show the plugins in force and their origin",
         ["ingestd plugins list"],
         json=JSON_LINES,
@@ -105,3 +106,16 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 def _add_tenants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tenants", metavar="TENANT", nargs="*", help="only these tenants, and their partitions")
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server", metavar="URL", type=_parse_server,
+        help="the public URL in front of the paths; default: the address of [http] listen",
+    )  # fmt: skip
+
+
+def _parse_server(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", text):
+        raise argparse.ArgumentTypeError("expected a URL such as https://events.shop.example")
+    return text.rstrip("/")  # the paths begin with a slash

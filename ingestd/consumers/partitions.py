@@ -16,7 +16,7 @@ from ingestd.api.errors import Unavailable
 from .failure_log import FailureLogs
 from .group import Consumers, Died, log_left
 from .runner import Runner
-from .totals import ConsumerTotals
+from .status import ConsumerTotals
 
 __all__ = ["PartitionConsumers"]
 

@@ -37,13 +37,12 @@ from .dead_letters import (
     whole_record,
 )
 from .evidence import Evidence
-from .filters import make_filter
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
 from .shared_sink import SharedSink
 from .step_result import StepResult
-from .transforms import RecordTransform
+from .transforms import RecordTransform, make_filter
 
 __all__ = ["PREFIX", "SinkConsumer"]
 

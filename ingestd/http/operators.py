@@ -11,7 +11,7 @@ from tornado.web import RequestHandler
 from ingestd.api.backend import Partition
 from ingestd.api.store import Store
 from ingestd.config import Config
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines

@@ -14,7 +14,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.config import Config
 from ingestd.consumers.partitions import PartitionConsumers
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
 from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress

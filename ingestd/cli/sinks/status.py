@@ -17,7 +17,7 @@ from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import cut, printable, table
 
 from .look import SinkLook, SinkPart, counts_of, kind_of, look_at_sinks
-from .names import check_known, known_sinks
+from .partitions import check_known, known_sinks
 
 __all__ = ["status"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,18 +20,33 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import Options, Secret, Url
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 
 from ..columns import DataRefused, sift
-from .options import ClickHouseOptions
 
 if TYPE_CHECKING:
     from .rows import Row
     from .server import Server
     from .table import Layout, Table
 
-__all__ = ["ClickHouseSink", "register_sinks"]
+__all__ = ["ClickHouseOptions", "ClickHouseSink", "register_sinks"]
+
+
+class ClickHouseOptions(Options):
+    url: Url
+    """The HTTP interface: `http://…:8123` or `https://…:8443`, perhaps with user and password."""
+    user: str | None = None
+    password: Secret | None = None
+    database: str = "default"
+    """The database of the table. It must exist."""
+    table: str = "ingestd_records"
+    """Created if missing."""
+    async_insert: bool = False
+    """Whether the server collects inserts before it writes them. The sink waits for that in both cases."""
+    ca_file: Path | None = None
+    """Certificates (PEM) to trust instead of the system's."""
 
 
 @hookimpl

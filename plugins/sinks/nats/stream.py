@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingestd.api.errors import SinkFailure, SinkRetry
 
 from .connection import NOBODY, Connection
-from .options import NatsOptions
-from .subject import Subject
+from .messages import Subject
+
+if TYPE_CHECKING:
+    from . import NatsOptions
 
 __all__ = ["Stream"]
 
