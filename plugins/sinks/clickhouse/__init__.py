@@ -79,19 +79,19 @@ class ClickHouseSink(Sink):
 
     async def open(self) -> None:
         self._layout = None
-        await self._prepare()
+        await self._current_layout()
 
     async def write(self, batch: Sequence[Record]) -> None:
         from .rows import rows_of
 
-        layout = await self._prepare()
+        layout = await self._current_layout()
         rows, refused = await rows_of(batch, layout)
         self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
             await self._insert([*rows.values()], layout)
         except DataRefused:
-            if await self._prepare() != layout:
+            if await self._current_layout() != layout:
                 raise SinkRetry("the table has changed") from None
             found, is_whole = await sift(rows, partial(self._insert, layout=layout))
             self._layout = layout
@@ -102,10 +102,10 @@ class ClickHouseSink(Sink):
     async def check(self) -> None:
         await self._table.check(self._server)
 
-    async def _prepare(self) -> Layout:
+    async def _current_layout(self) -> Layout:
         """The layout of the table, which is created if it is missing."""
         if self._layout is None:
-            self._layout = await self._table.prepare(self._server)
+            self._layout = await self._table.ensure(self._server)
         return self._layout
 
     async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:

@@ -111,7 +111,7 @@ class KafkaSink(Sink):
         messages = [*map(self._make, batch)]
         topics = {message.topic for message in messages}
         try:
-            self._topics.prepare(topics, stop)
+            self._topics.ensure(topics, stop)
             try:
                 self._producer.send(messages, stop)
             except TooLarge:

@@ -79,7 +79,7 @@ class NatsSink(Sink):
         await self.close()
         connection = await self._servers.connect()
         try:
-            await self._stream.prepare(connection)
+            await self._stream.ensure(connection)
         except BaseException:
             await connection.close()
             raise

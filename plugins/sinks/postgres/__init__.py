@@ -152,7 +152,7 @@ class PostgresSink(Sink):
                 self._connection = await self._connect()
                 self._doubtful = self._look_first = True
                 self._takes_rows = False
-                await self._table.prepare(self._connection)
+                await self._table.ensure(self._connection)
         self._doubtful = True
         with told():
             yield self._connection
