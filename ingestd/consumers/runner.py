@@ -215,26 +215,26 @@ class Runner:
         if self._outdated and not self._prepared and not self.status.buffered:
             self._outdated = False
             await self._rewind()
-        failure, patience = None, None
+        failure, limit = None, None
         if self.consumer.polls_commands:
-            turn = await self._attend()
+            action = await self._next_action()
             # Records wake the consumer. Only those in its buffer become old without new ones.
             idle = TIMING.next_action if self.status.buffered else self._attend_idle
-            patience = idle if turn == "records" else 0.0
+            limit = idle if action == "records" else 0.0
             if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
-                patience = min(patience, _ATTEND_FORCED)
-            if turn == "flush":
+                limit = min(limit, _ATTEND_FORCED)
+            if action == "flush":
                 if await self._is_open(opening):
                     async with self._at_work():
                         await self._flush()
                 return
-            if turn == "command" and await self._is_open(opening):
+            if action == "command" and await self._is_open(opening):
                 async with self._at_work():
                     failure = await self._do_command()
         if not self._in_hand:
             clock = asyncio.get_running_loop().time
             since = clock()
-            self._in_hand = await self._next(patience)
+            self._in_hand = await self._next(limit)
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return  # an operator may have given a command meanwhile, such as a pause, which comes first
         if self._in_hand and await self._is_open(opening):
@@ -251,20 +251,20 @@ class Runner:
             await opening
         return opening.done()
 
-    async def _attend(self) -> NextAction:
+    async def _next_action(self) -> NextAction:
         """Return the next action, once it is not "nothing"."""
-        while (turn := await self._ask_for_action()) == "nothing":
+        while (action := await self._ask_for_action()) == "nothing":
             await self._learn_age()
             self._moved.set()
             await asyncio.sleep(TIMING.next_action)
-        return turn
+        return action
 
     async def _ask_for_action(self) -> NextAction:
         state = self._store.begin(self._now(), step=True)
-        turn = await self.consumer.next_action(state)
+        action = await self.consumer.next_action(state)
         await self._store.commit(state)
-        self.status.paused = turn == "nothing"
-        return turn
+        self.status.paused = action == "nothing"
+        return action
 
     async def _learn_age(self) -> None:
         """Learn the age of the oldest pending record while the consumer reads nothing."""
@@ -289,17 +289,17 @@ class Runner:
             with suppress(Unavailable):
                 await self._journal.release(self._cursor)
 
-    async def close(self, patience: float) -> None:
+    async def close(self, limit: float) -> None:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit):
                 await self.consumer.close()
         except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
             _log.exception("%s: could not be closed", self._label)
 
-    async def _next(self, patience: float | None) -> Sequence[Record]:
-        """The next records, or nothing if none arrive within `patience` seconds."""
+    async def _next(self, limit: float | None) -> Sequence[Record]:
+        """The next records, or nothing if none arrive within `limit` seconds."""
         while True:
-            if not await self._wait(patience):
+            if not await self._wait(limit):
                 return ()
             records = await self._ahead.read(self._reached, removed=self.status.removed)
             if records:
@@ -336,10 +336,10 @@ class Runner:
         self._ahead.put_back(records[most - 1].position, records[most:])
         return records[:most]
 
-    async def _wait(self, patience: float | None) -> bool:
+    async def _wait(self, limit: float | None) -> bool:
         consumer, after = self.consumer, self._reached
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit):
                 await self._journal.wait(after, self._cursor)
         except TimeoutError:
             return False

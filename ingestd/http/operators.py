@@ -12,7 +12,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.options import Address
 from ingestd.api.store import Store
 from ingestd.config import Config
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines

@@ -21,11 +21,10 @@ from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
 from .people import People, credited_key, user_key, visitor_key
-from .public_orders import PublicOrders
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Exclusions
-from .untrusted import UntrustedRecords
+from .untrusted import PublicOrders, UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]

@@ -26,8 +26,7 @@ from ingestd.support.terminal import cut, printable, table
 
 from .durable import read_durable, read_progress
 from .given import Given, Outcome
-from .names import check_configured, check_known, known_sinks
-from .partitions import find_partition, named
+from .partitions import check_configured, check_known, find_partition, known_sinks, named
 from .progress_bar import ProgressBar
 from .running import Run, check_ready, leave, make_feeder, waiting
 

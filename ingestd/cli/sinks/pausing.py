@@ -13,7 +13,7 @@ from ingestd.delivery.operator_commands import set_paused
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
-from .names import check_configured
+from .partitions import check_configured
 
 __all__ = ["pause", "resume"]
 

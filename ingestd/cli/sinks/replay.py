@@ -21,8 +21,7 @@ from ingestd.support.terminal import printable
 from .durable import Durable, read_durable
 from .given import Given, Outcome
 from .moments import Point, first_since
-from .names import check_configured
-from .partitions import find_partition
+from .partitions import check_configured, find_partition
 from .progress_bar import ProgressBar
 from .running import Run, check_ready, leave, make_feeder, waiting
 

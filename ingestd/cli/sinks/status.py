@@ -16,7 +16,7 @@ from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import cut, printable, table
 
 from .look import SinkLook, SinkPart, counts_of, kind_of, look_at_sinks
-from .names import check_known, known_sinks
+from .partitions import check_known, known_sinks
 
 __all__ = ["status"]
 
@@ -87,12 +87,12 @@ def _late_parts(look: SinkLook) -> Iterator[str]:
 
 
 def _failure(name: str, part: SinkPart) -> Iterator[str]:
-    trouble = part.durable.trouble
-    if trouble is not None:
+    failure = part.durable.failure
+    if failure is not None:
         where = f" in partition {part.partition}" if part.partition else ""
-        since, at = times.format_time(trouble.since), times.format_time(trouble.at)
-        yield f"{name}: failed{where} {trouble.failures} times in a row, from {since} to {at}:"
-        yield f"    {cut(printable(trouble.reason), max(_REASON, columns()))}"
+        since, at = times.format_time(failure.since), times.format_time(failure.at)
+        yield f"{name}: failed{where} {failure.failures} times in a row, from {since} to {at}:"
+        yield f"    {cut(printable(failure.reason), max(_REASON, columns()))}"
 
 
 def _share(reached: int, count: int) -> str:

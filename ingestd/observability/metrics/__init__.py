@@ -17,7 +17,7 @@ from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import IgnoredTimestamp, Refusal
 from ingestd.api.store import Store
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.observability.loop_monitor import COLLECTOR, CORE
 from ingestd.observability.unusable_id_reports import IdField

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
 
 from ingestd.api.backend import Partition
-from ingestd.api.errors import BadRequest, Forbidden
+from ingestd.api.errors import BadRequest, Forbidden, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
@@ -26,9 +27,33 @@ from ..disclosure import Disclosure
 from .body import body_of
 from .people import OrderRecords, PersonRecords
 from .search import JournalSearch, SearchLimits
-from .turns import Turns
 
-__all__ = ["JourneyReader", "SearchLimits"]
+__all__ = ["JourneyReader", "SearchLimits", "Turns"]
+
+_MAX_WAITING = 4
+_RETRY_AFTER = 5  # seconds
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the turn. Raises `Unavailable` if too many wait already."""
+        if self._waiting >= _MAX_WAITING:
+            raise Unavailable("Too many requests for this wait already. Try again later.", retry_after=_RETRY_AFTER)
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
 
 log = logging.getLogger("ingestd.journeys")
 

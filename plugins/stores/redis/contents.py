@@ -10,7 +10,7 @@ from ingestd.api import times
 from ingestd.api.contents import Contents, Entry
 from ingestd.api.store import Field
 
-from ..stored_entries import cache_keys
+from ..entry import cache_keys
 from .database import Database
 from .state import pairs
 

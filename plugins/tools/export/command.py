@@ -11,11 +11,11 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.output import reader_is_gone
 from ingestd.config import Config
-from ingestd.delivery.filters import TYPES
+from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.storage.record_selection import RecordSelection
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
 

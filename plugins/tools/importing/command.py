@@ -27,17 +27,13 @@ from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport
 from .file_form import intake_of
-from .folders import find_files
-from .former_copies import FormerCopies
 from .importer import Importer, chunks
-from .interruption import Interrupted, Interruption
-from .known_records import KnownRecords
+from .known_records import FormerCopies, KnownRecords
 from .line_reader import LineReader
-from .lines import InputFiles, Line
-from .progress import Progress
+from .lines import InputFiles, Line, find_files
+from .progress import Interrupted, Interruption, Progress
 from .room import Room
-from .summary import listed, print_summary
-from .tally import Tally
+from .tally import Tally, listed, print_summary
 from .time_order import MergedLines, check_order
 
 __all__ = ["import_events"]
