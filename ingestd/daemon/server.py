@@ -108,6 +108,9 @@ class Server:
     def of_tenant(self, tenant: str) -> Partition:
         return self._backends.of_tenant(tenant)
 
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        return self._backends.all_of_tenant(tenant)
+
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
 
@@ -170,6 +173,8 @@ class Server:
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
+            if len(self.partitions) > 1:
+                self.watch(self._backends.follow_placements(), name="placements")
             self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
             retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
@@ -250,7 +255,8 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            backpressures=backpressures, observation=self._observation, max_body=int(http.max_body),
+            placements=self._backends.placements, backpressures=backpressures, observation=self._observation,
+            max_body=int(http.max_body),
             max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
@@ -286,7 +292,7 @@ class Server:
     def _for_operators(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Operators:
         return Operators(
             self._operators, self._generation.config, self._generation.validator, self._run_state.config, self._metrics,
-            problem, health.remark, retentions, self._lines, self.partitions, self.store,
+            problem, health.remark, retentions, self._lines, self.partitions, self._backends.placements, self.store,
             lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation, self.watch,
         )  # fmt: skip
 

@@ -28,8 +28,9 @@ class Console:
         operators.watch(self._overview.follow(), name="overview")
         self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)
         journeys = JourneyReader(
-            operators.hooks, operators.partitions, operators.unusable_ids, disclosure=self._disclosure
-        )
+            operators.hooks, operators.partitions, operators.placements, operators.unusable_ids,
+            disclosure=self._disclosure,
+        )  # fmt: skip
         self.routes = [*page_routes(self._overview.render, self._live), *data_routes(journeys, self._dead_letters)]
 
     def _disclosure(self) -> Disclosure:

@@ -14,6 +14,7 @@ from .forget.arguments import add_arguments as add_forget_arguments
 from .importing.arguments import add_arguments as add_import_arguments
 from .moving.arguments import add_arguments as add_copy_arguments
 from .moving.arguments import add_compare_arguments
+from .placing.arguments import add_arguments as add_place_arguments
 
 __all__ = ["register_commands"]
 
@@ -62,6 +63,14 @@ def _commands() -> Iterator[Command]:
         "compare all data of two stores, and name what differs",
         [f"ingestd store compare --from {_SQLITE} --to {_REDIS}"],
         add_compare_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "partitions place",
+        f"{__name__}.placing.command:place",
+        "move a tenant with all its data to another partition",
+        ["ingestd partitions place shop --partition 07"],
+        add_place_arguments,
         json=JSON,
     )
     backup = "/var/lib/ingestd/backup/monday.db"

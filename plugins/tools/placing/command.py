@@ -1,0 +1,54 @@
+"""`ingestd partitions place TENANT --partition NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from contextlib import closing
+
+from ingestd.api.backend import Partition
+from ingestd.api.errors import CommandError
+from ingestd.api.output import write
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+from ingestd.support.nearest import nearest
+from ingestd.support.terminal import printable
+
+from .move import TenantMove
+
+__all__ = ["place"]
+
+
+async def place(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    tenant = arguments.tenant
+    async with open_backends(config, plugins) as backends:
+        if len(backends.partitions) == 1:
+            raise CommandError("this store has a single partition, so there is no other place for a tenant")
+        target = _index_of(arguments.partition, backends.partitions)
+        with closing(TenantMove(backends, plugins, tenant, quiet=arguments.quiet or arguments.json)) as move:
+            moved = await move.run(target)
+        name = backends.partitions[target].name
+    if arguments.json:
+        seconds = None if moved is None else round(moved.seconds, 3)
+        entries = None if moved is None else moved.entries
+        write([json.dumps({"tenant": tenant, "partition": name, "entries": entries, "refusedSeconds": seconds})])
+    elif moved is None:
+        write([f"{printable(tenant)} is in partition {name}"])
+    else:
+        write(
+            [
+                f"{printable(tenant)} is in partition {name} now, with {moved.entries} entries of state;"
+                f" events were refused for {moved.seconds:.1f} s"
+            ]
+        )
+
+
+def _index_of(name: str, partitions: Sequence[Partition]) -> int:
+    names = [each.name for each in partitions]
+    if name in names:
+        return names.index(name)
+    near = nearest(name, names)
+    hint = f"did you mean {near}?" if near else f"the partitions are {names[0]} to {names[-1]}"
+    raise CommandError(f"there is no partition {printable(name)!r}; {hint}")
