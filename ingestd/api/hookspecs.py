@@ -212,9 +212,8 @@ def state_parts(store: Store) -> Mapping[str, Collection[str]] | None:
 
     Called by `ingestd partitions place`, and by `ingestd store copy` to a store with another number of partitions. They
     must find the tenant of each entry, and know all texts and numbers of all records, and the empty text. A plugin
-    whose
-    keys have other texts names them here, and tenants that may have no records. `startup` has not been called. Nothing
-    may be written.
+    whose keys have other texts names them here, and tenants that may have no records. `startup` has not been called.
+    Nothing may be written.
     """
 
 

@@ -102,7 +102,12 @@ class Backends:
             if serving:
                 for place, backend in zip(self._places, self._all, strict=True):
                     await refuse_unfinished(place, backend.partitions[0].store)
-            await self.placements.learn([each.store for each in self.partitions])
+            try:
+                await self.placements.learn([each.store for each in self.partitions])
+            except Unavailable as error:
+                if serving or len(self.partitions) == 1:
+                    raise
+                self.placements.problem = error  # a command may need the other partitions only
             if serving and self.ownership is not None:
                 await self.ownership.take()
                 await self.ownership.compare_store()

@@ -120,13 +120,15 @@ class Placements:
 
     def __init__(self, partitions: int) -> None:
         self.map = PlacementMap(partitions)
+        self.problem: Unavailable | None = None
+        """Why the map is not known."""
 
     async def learn(self, stores: Sequence[Store]) -> None:
         """Read the map, and use it from now on. `stores` are those of all partitions. Raises `Unavailable`."""
         self.use(await read_map(stores[0].begin(times.now()), len(stores)), stores)
 
     def use(self, placements: PlacementMap, stores: Sequence[Store]) -> None:
-        self.map = placements
+        self.map, self.problem = placements, None
         use_namespaces({tenant: placed.place.namespace for tenant, placed in placements.tenants.items()})
         for store in stores:
             store.placement = placements.version
@@ -142,7 +144,9 @@ class Placements:
         return any(placed.move is not None and placed.move.halted for placed in self.map.tenants.values())
 
     def index_of(self, tenant: str) -> int:
-        """The index of the partition of a tenant."""
+        """The index of the partition of a tenant. Raises `Unavailable` if the map is not known."""
+        if self.problem is not None:
+            raise self.problem
         if self.map.tenants and (placed := self.map.tenants.get(tenant)) is not None:
             return placed.place.partition
         return index_of_tenant(tenant, self.map.partitions)
