@@ -107,6 +107,9 @@ class Server:
     def of_tenant(self, tenant: str) -> Partition:
         return self._backends.of_tenant(tenant)
 
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        return self._backends.all_of_tenant(tenant)
+
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
 
@@ -169,6 +172,8 @@ class Server:
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
+            if len(self.partitions) > 1:
+                self.watch(self._backends.follow_placements(), name="placements")
             self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
             retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
@@ -251,7 +256,8 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            backpressures=backpressures, observation=self._observation, max_body=int(http.max_body),
+            placements=self._backends.placements, backpressures=backpressures, observation=self._observation,
+            max_body=int(http.max_body),
             max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
@@ -282,8 +288,8 @@ class Server:
         return Operators(
             self._operators, self._generation.config, self._generation.validator, self._run_state.config,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
-            self.partitions, self.store, lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation,
-            self.watch,
+            self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
+            self.unusable_ids, self._observation, self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:

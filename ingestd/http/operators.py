@@ -18,6 +18,7 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.observation import Observation
+from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
@@ -79,6 +80,7 @@ class Operators:
     retentions: Retentions
     lines: RecentLines
     partitions: Sequence[Partition]
+    placements: Placements
     store: Store
     """The store over all partitions."""
     hooks: Callable[[], Hooks]

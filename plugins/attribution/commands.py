@@ -90,9 +90,13 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     _only_one({*marks})
     owner, mark = next(iter(marks.items()), (tenant, None))
     found: list[dict[str, Any]] = []
-    for partition in _partitions(owner, daemon):
+    places = _partitions(owner, daemon)
+    for partition in places:
         with missing.tolerating(partition):
-            found += await _records(order_id, tenant, mark, partition.journal)
+            # The position in a mark is of one journal, and a tenant that was moved has records in several.
+            found += await _records(order_id, tenant, mark if len(places) == 1 else None, partition.journal)
+    if len(places) > 1:
+        found.sort(key=lambda body: str(body.get("decidedAt")))
     _only_one({body["tenant"] for body in found})
     # An attribution comes before its reversals, so retention may have removed the attribution only.
     if mark is None and not found:
@@ -117,7 +121,7 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
 
 def _partitions(tenant: str | None, daemon: Daemon) -> Sequence[Partition]:
     """The partitions with the records of a tenant, or of all tenants."""
-    return daemon.partitions if tenant is None else [daemon.of_tenant(tenant)]
+    return daemon.partitions if tenant is None else daemon.all_of_tenant(tenant)
 
 
 def _only_one(tenants: set[str]) -> None:

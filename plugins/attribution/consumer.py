@@ -186,7 +186,7 @@ class AttributionConsumer(Consumer):
             return
         people = People(step.state, rules.order_memory)
         if earlier is not None:
-            step.append(supersede(order, earlier, await people.of(earlier)))
+            step.append(supersede(order, earlier, await people.of(order.tenant, earlier)))
             self.tally.reversal("superseded")
             _add(changes, superseded_change(order.tenant, earlier))
         visitors = await journeys.visitors(order.tenant, order.anonymous_id, user_id)
@@ -280,7 +280,8 @@ class AttributionConsumer(Consumer):
             self.tally.reversal("too_many")
             await UntrustedRecords(step.state).add(refund, is_excess=True)
             return mark
-        reversal = reverse(refund, mark, await People(step.state, self._rules.order_memory).of(mark))
+        whom = await People(step.state, self._rules.order_memory).of(refund.tenant, mark)
+        reversal = reverse(refund, mark, whom)
         if reversal is None:
             self.tally.reversal("nothing_left")
             return mark

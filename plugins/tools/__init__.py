@@ -14,6 +14,7 @@ from .arguments import (
     add_export_arguments,
     add_forget_arguments,
     add_import_arguments,
+    add_place_arguments,
     add_restore_arguments,
 )
 
@@ -64,6 +65,14 @@ def _commands() -> Iterator[Command]:
         "compare all data of two stores, and name what differs",
         [f"ingestd store compare --from {_SQLITE} --to {_REDIS}"],
         add_compare_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "partitions place",
+        f"{__name__}.placing.command:place",
+        "move a tenant with all its data to another partition",
+        ["ingestd partitions place shop --partition 07"],
+        add_place_arguments,
         json=JSON,
     )
     backup = "/var/lib/ingestd/backup/monday.db"

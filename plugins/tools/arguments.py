@@ -11,7 +11,7 @@ from ingestd.support.names import check_name
 
 __all__ = [
     "add_backup_arguments", "add_compare_arguments", "add_copy_arguments", "add_export_arguments",
-    "add_forget_arguments", "add_import_arguments", "add_restore_arguments",
+    "add_forget_arguments", "add_import_arguments", "add_place_arguments", "add_restore_arguments",
 ]  # fmt: skip
 
 
@@ -145,3 +145,9 @@ def _id(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("expected an id")
     return text
+
+
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenant", metavar="TENANT", help="the tenant to move")
+    parser.add_argument("--partition", required=True, metavar="NAME", help="its new partition, such as 07")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -20,6 +20,7 @@ from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.storage.copy_mark import refuse_unfinished
+from ingestd.storage.placements import unfinished
 from ingestd.storage.store_loss import CURE
 
 from .report import Report
@@ -48,6 +49,8 @@ async def look_at_store(
             found += await _losses(backends.partitions, backends.store, plugins)
             report.add("store", found)  # before further reads: they fail if the store refuses everything
             report.add("store", await _unfinished_copy(config, backends.partitions[0].store))
+            if (move := unfinished(backends.placements.map, [each.name for each in backends.partitions])) is not None:
+                report.add("store", [CheckResult("placement", move, "warning")])
             partitions, missing = await _read_journals(backends.partitions)
             report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
             try:

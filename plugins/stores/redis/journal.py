@@ -20,7 +20,7 @@ from .appending import Appending, failure_of, packed
 from .database import Database
 from .link import LOST, raw
 from .page import Page, decode_page, decode_page_of_piece, read_on, read_page
-from .state import Transaction, has_writes, pairs
+from .state import ANY_PLACEMENT, StepState, Transaction, has_writes, pairs
 from .work_sharing import WorkSharing
 
 __all__ = ["RedisJournal"]
@@ -97,12 +97,15 @@ class RedisJournal(Journal):
             transaction.committed()
             return None
 
+        # Only a step with a cursor touches the state of tenants; the others are a sink's own.
+        placement = ANY_PLACEMENT if cursor is None and isinstance(transaction, StepState) else transaction.placement
+
         def note(answer: Any, error: Exception | None) -> None:
             if error is None and answer[0] == "done":
                 self._appended(records, answer[2], answer[3], store_id)
 
         try:
-            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log)
+            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log, placement)
             # Noted before the answers to later operations, because the tail takes records in their order only.
             answer = await link.ask(*operation, first=note)
             if (failure := failure_of(answer)) is not None:

@@ -46,7 +46,9 @@ async def export_events(arguments: argparse.Namespace, config: Config, plugins: 
     )
     async with open_backends(config, plugins) as backends:
         tenant = arguments.tenant
-        reader = RecordReader(backends.partitions if tenant is None else [backends.of_tenant(tenant)])
+        # A tenant may be moved while its records are followed.
+        everywhere = tenant is None or arguments.follow
+        reader = RecordReader(backends.partitions if everywhere else backends.all_of_tenant(tenant))
         await _check_types(arguments.types, reader)
         await _check_keys(arguments.keys, config, reader)
         left: int | None = arguments.limit
