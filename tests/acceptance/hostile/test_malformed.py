@@ -140,7 +140,7 @@ def assert_only_answer(daemon: Daemon, request: bytes) -> None:
     assert others == [], request
 
 
-def assert_refuses_each(daemon: Daemon, requests: Iterable[bytes], **counted: float) -> None:
+def assert_refuses_each(daemon: Daemon, requests: Iterable[bytes], **counted: int) -> None:
     """All are sent at the same time, because a refusal may be held back for a second."""
     with counting(daemon, **counted), ThreadPoolExecutor(100) as threads:
         list(threads.map(partial(assert_only_answer, daemon), requests))
