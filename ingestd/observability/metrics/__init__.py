@@ -49,6 +49,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
+        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         self._requests = RequestCounter()
         self.count = self._requests.count
         self.took = self._requests.took
@@ -56,32 +57,20 @@ class Metrics:
         self.refusals = RefusalCounter()
         """Counts refused events and identify requests by reason."""
         self.registry.register(self.refusals)
-        self.waiting = Gauge(
-            "ingestd_waiting_events", "Events that wait for their commit at this moment.", registry=self.registry
-        )
-        self.batches = Gauge(
-            "ingestd_waiting_batches",
-            "Batches and large events that are in progress at this moment.",
-            registry=self.registry,
-        )
-        batches_refused = Counter(
+        self.waiting = gauge("ingestd_waiting_events", "Events that wait for their commit at this moment.")
+        self.batches = gauge("ingestd_waiting_batches", "Batches and large events that are in progress at this moment.")
+        batches_refused = counter(
             "ingestd_batches_refused",
             "Batches and large events refused because too many wait: of their key, their address, or all.",
             ["by"],
-            registry=self.registry,
         )
         self._batches_refused = {by: batches_refused.labels(by).inc for by in ("key", "address", "all")}
-        self.connections = Gauge("ingestd_http_connections", "Open connections of callers.", registry=self.registry)
-        self.buffered = Gauge(
-            "ingestd_http_buffered_bytes",
-            "Bytes of requests that have begun and have no answer yet.",
-            registry=self.registry,
+        self.connections = gauge("ingestd_http_connections", "Open connections of callers.")
+        self.buffered = gauge(
+            "ingestd_http_buffered_bytes", "Bytes of requests that have begun and have no answer yet."
         )
         self._refused = self._count_by(
-            "ingestd_http_refused",
-            "Connections and requests refused by the HTTP server.",
-            "reason",
-            Refusal,
+            "ingestd_http_refused", "Connections and requests refused by the HTTP server.", "reason", Refusal
         )
         self._ignored_timestamps = self._count_by(
             "ingestd_timestamps_ignored",
@@ -90,52 +79,36 @@ class Metrics:
             IgnoredTimestamp,
         )
         self._unusable_ids = self._count_by(
-            "ingestd_unusable_ids",
-            "Unusable ids of events and identify requests.",
-            "field",
-            IdField,
+            "ingestd_unusable_ids", "Unusable ids of events and identify requests.", "field", IdField
         )
-        self.texts_as_numbers = Counter(
+        self.texts_as_numbers = counter(
             "ingestd_texts_as_numbers",
             "Plain decimals that came as text where the schema of their event expects a number.",
-            registry=self.registry,
         )
-        self.store_up = Gauge(
+        self.store_up = gauge(
             "ingestd_store_up",
             "1 while the daemon can store events durably, 0 while it cannot; the part of the partitions that can.",
-            registry=self.registry,
         )
         self.loop_delay = Histogram(
-            "ingestd_loop_delay_seconds",
-            "Delay of the event loop, measured twenty times a second.",
-            buckets=BOUNDS,
-            registry=self.registry,
-        )
-        self._loop_held = Counter(
+            "ingestd_loop_delay_seconds", "Delay of the event loop, measured twenty times a second.",
+            buckets=BOUNDS, registry=self.registry,
+        )  # fmt: skip
+        self._loop_held = counter(
             "ingestd_loop_held_seconds",
             "Seconds for which single calls held the event loop, each for more than a tenth of a second.",
             ["holder"],
-            registry=self.registry,
         )
-        self._loop_holds = Counter(
-            "ingestd_loop_holds",
-            "Calls that held the event loop for more than a tenth of a second.",
-            ["holder"],
-            registry=self.registry,
+        self._loop_holds = counter(
+            "ingestd_loop_holds", "Calls that held the event loop for more than a tenth of a second.", ["holder"]
         )
         for holder in (CORE, COLLECTOR):
             self._loop_holds.labels(holder)
             self._loop_held.labels(holder)
-        self.generation = Gauge(
+        self.generation = gauge(
             "ingestd_config_generation",
             "Number of the configuration in force: 1 at the start, one more with each reload.",
-            registry=self.registry,
         )
-        self.reloaded = Gauge(
-            "ingestd_config_last_reload_successful",
-            "0 if the last reload was refused, else 1.",
-            registry=self.registry,
-        )
+        self.reloaded = gauge("ingestd_config_last_reload_successful", "0 if the last reload was refused, else 1.")
         self.generation.set(1)
         self.reloaded.set(1)
         self._consumers: Sequence[ConsumerTotals] = ()
@@ -144,12 +117,9 @@ class Metrics:
             self._scrape(family, f"ingestd_consumer_{name}", text, partial(self._of_consumers, name), "consumer")
         for family, name, text in _OF_SINKS:
             self._scrape(family, f"ingestd_sink_{name}", text, partial(self._of_sinks, name), "sink")
-        Gauge(
-            "ingestd_build_info",
-            "Always 1; the labels have the versions.",
-            ["version", "python"],
-            registry=self.registry,
-        ).labels(__version__, platform.python_version()).set(1)
+        gauge("ingestd_build_info", "Always 1; the labels have the versions.", ["version", "python"]).labels(
+            __version__, platform.python_version()
+        ).set(1)
 
     def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
         """Make a counter with one label. Returns a function for each value of the label, which counts it."""
@@ -210,9 +180,7 @@ class Metrics:
             lambda: journal.bytes,
         )
         self.show(
-            "ingestd_journal_max_bytes",
-            "The journal's max_size in bytes, +Inf without it.",
-            lambda: journal.max_bytes,
+            "ingestd_journal_max_bytes", "The journal's max_size in bytes, +Inf without it.", lambda: journal.max_bytes
         )
         self.show(
             "ingestd_journal_oldest_seconds",
