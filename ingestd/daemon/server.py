@@ -217,7 +217,7 @@ class Server:
         log.info("stopped")
 
     def _look_after_itself(self) -> Clocks:
-        clocks = Clocks(self.partitions, self.registry)
+        clocks = Clocks(self.partitions, self._metrics)
         self.watch(clocks.run(), name="clocks")
         if self._backends.ownership is not None:
             self.watch(self._backends.ownership.keep(), name="ownership of the state")
