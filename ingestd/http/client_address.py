@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from ingestd.support.addresses import network_of
 
-__all__ = ["STORED_FORMS", "Peers", "truncated"]
+__all__ = ["Peers"]
 
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's value for the peer of a Unix socket
 _REMEMBERED = 4096
@@ -78,14 +77,3 @@ class Peers:
             # An address made from bytes has no zone. A zone means nothing to another machine.
             address = address.ipv4_mapped or ipaddress.IPv6Address(address.packed)
         return _Hop(str(address), any(address in network for network in self._trusted))
-
-
-def truncated(address: str) -> str:
-    """The network of an address: the /24 of an IPv4 address, the /48 of an IPv6 address."""
-    if ":" not in address:
-        return address.rpartition(".")[0] + ".0"
-    return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, address)[:6] + bytes(10))
-
-
-STORED_FORMS: Mapping[str, Callable[[str], str] | None] = {"no": None, "truncated": truncated, "whole": str}
-"""Functions that make the stored form of an address, by the value of `[http] store_address`. None: it is not stored."""
