@@ -12,7 +12,7 @@ from ingestd.http.app import BASE_PATH
 from tests.support.daemon import Daemon, Shop
 from tests.support.distribution import write_distribution
 
-MOST = {"single": 52, "batch": 58}
+MOST = {"single": 49, "batch": 55}
 """The most modules of a request with one event, and of a batch of two, on the default configuration.
 
 Raise a number only together with the reason: whoever changes the path reads one module more."""
