@@ -30,9 +30,7 @@ class Cors:
         return [("Vary", "Origin")]
 
     def refuses(self, request: Mapping[str, str]) -> bool:
-        """Whether a request with these headers names an origin that may not send. Backends and apps name none."""
-        if self.any_origin:
-            return False
+        """Whether a request names an origin that may not send, unless any may. Backends and apps name none."""
         origin = request.get("Origin")
         return origin is not None and origin not in self._origins
 

@@ -19,7 +19,7 @@ from ingestd.pipeline.responses import Answer, problem
 from ingestd.support.ids import time_uuid
 
 from .body import decode_body, too_large
-from .client_connection import ClientConnection
+from .client_connection import Client
 from .client_file import ClientFile
 from .host_header import check_host
 from .routes import Operation
@@ -47,10 +47,9 @@ class Exchange:
     body gets its 413 at once, and the connection ends.
     """
 
-    def __init__(self, ingest: Ingest, connection: ClientConnection) -> None:
+    def __init__(self, ingest: Ingest, client: Client) -> None:
         self._ingest = ingest
-        self._connection = connection
-        self._client = connection.client
+        self._client = client
         self._chunks: list[bytes] = []
         self._size = 0
         self._kept = 0
@@ -78,7 +77,8 @@ class Exchange:
         self._operation = operation = self._settings.routes.find(start_line.path)
         many = operation is not None and operation.takes_batches
         self._limit = self._settings.max_batch_body if many else self._settings.max_body
-        self._foreign = self._method == "POST" and self._settings.cors.refuses(headers)
+        cors = self._settings.cors
+        self._foreign = self._method == "POST" and not cors.any_origin and cors.refuses(headers)
         if self._foreign:
             self._limit = 0  # nothing of its body is kept
         # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
@@ -224,7 +224,7 @@ class Exchange:
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
-        return self._settings.peers.client(self._connection.remote_ip, self._headers)
+        return self._settings.peers.client(self._client.remote_ip, self._headers)
 
     def _answer_without_pipeline(self) -> None:
         """Answer an unknown path, another method, a foreign page, a large body, or a path that takes no events."""
@@ -313,7 +313,7 @@ class Exchange:
         if self._ingest.access.samples:
             self._log(Answer(200, body))
         self._end()
-        self._connection.answer(self._settings.plain_head % (self._id.encode(), len(body)) + body)
+        self._client.answer(self._settings.plain_head % (self._id.encode(), len(body)) + body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
@@ -328,7 +328,7 @@ class Exchange:
         if self._answered:  # the client has gone; what it sent is stored or not, never half
             return
         self._end()
-        self._connection.respond(status, headers, body)
+        self._client.respond(status, headers, body)
 
     def _log(self, answer: Answer) -> None:
         operation = self._operation

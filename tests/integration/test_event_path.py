@@ -39,7 +39,7 @@ def trace(frame, event, argument):
         since = []
     if since is not None and module.startswith("ingestd."):
         since.append(f"{module}:{name}")
-        if name == "FastConnection.send":
+        if name == "FastConnection.answer":
             calls.append(since)
             since = None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
 
 from ingestd.api.options import Network
 from ingestd.config import HttpOptions
@@ -185,6 +186,10 @@ class Silent(Client):
 
     def descriptor(self) -> int:
         return -1
+
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None: ...
+
+    def answer(self, data: bytes) -> None: ...
 
     def send_raw(self, answer: bytes) -> None: ...
 
