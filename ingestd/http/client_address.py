@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ class Peers:
     trusted proxy's. Any client can forge the entries left of it.
     """
 
-    def __init__(self, trusted: Iterable[str]) -> None:
+    def __init__(self, trusted: Collection[str]) -> None:
+        self.trust_any = bool(trusted)
         self._trusted = [ipaddress.ip_network(network) for network in trusted]
         # Cached, since parsing an address takes microseconds, and those of proxies and busy clients recur.
         self._hop = lru_cache(_REMEMBERED)(self._read)
@@ -42,8 +43,6 @@ class Peers:
 
         `peer` is the connection's address in Tornado's form.
         """
-        if not self._trusted and ":" not in peer:
-            return peer if peer != _NO_ADDRESS else ""
         hop = self._hop(peer) if peer != _NO_ADDRESS else None
         if hop is None:
             return ""

@@ -7,7 +7,7 @@ reports what has arrived.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -17,7 +17,7 @@ from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.outcomes import Refusal
 
 if TYPE_CHECKING:
-    from .connection_limits import Connections
+    from .connection_limits import Admitted, Connections
 
 __all__ = ["Client", "Phase", "RequestReader", "StartRequest", "malformed"]
 
@@ -37,10 +37,9 @@ class _Refusing(Protocol):
 
 
 class Client(ABC):
-    def __init__(self, connections: Connections, origin: Hashable) -> None:
+    def __init__(self, connections: Connections, admitted: Admitted) -> None:
         self.connections = connections
-        self.origin = origin
-        """The key by which a caller's connections are counted; None where this one stands for many callers."""
+        self.address, self.origin = admitted
         self.is_open = True
         """Whether `Connections` counts it."""
         self.phase: Phase = "request"
@@ -48,8 +47,6 @@ class Client(ABC):
         """The loop's time when the phase began, to a quarter of a second."""
         self.received = 0
         """Bytes in memory: of an incomplete request, of requests behind it, of unread answers."""
-        self.remote_ip = ""
-        """The address of the connection's other end; empty where it has none."""
         self.unread = 0
         """Bytes of answers that the client has not taken."""
         self.lingers = False

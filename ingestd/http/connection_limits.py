@@ -37,9 +37,12 @@ _TOO_MUCH = "Too many requests are arriving at the same time. Send the request a
 
 
 class Admitted(NamedTuple):
-    """A new connection that may stay. `origin` is the key by which its caller's connections are counted."""
+    """A new connection that may stay."""
 
+    address: str
+    """The address of its other end, in the form of `Request.peer`."""
     origin: Hashable
+    """The key by which a caller's connections are counted; None where this one stands for many callers."""
 
 
 class Connections:
@@ -171,7 +174,7 @@ class Connections:
             evicted = self._look_for_evictable().next()
             if not self._make_room(evicted, _TOO_MANY, Refusal.TOO_MANY_CONNECTIONS, sock):
                 return None
-        return Admitted(origin)
+        return Admitted(self._peers.client(peer, {}), origin)
 
     def _look_for_evictable(self) -> Evictable:
         if self._evictable is None:

@@ -21,9 +21,8 @@ from ingestd.support.ids import time_uuid
 from .body import decode_body, too_large
 from .client_connection import Client
 from .client_file import ClientFile
-from .host_header import check_host
 from .routes import Operation
-from .server.headers import RequestHeaders
+from .server.head_parser import RequestHeaders, check_host
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -224,7 +223,8 @@ class Exchange:
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
-        return self._settings.peers.client(self._client.remote_ip, self._headers)
+        peers, address = self._settings.peers, self._client.address
+        return peers.client(address, self._headers) if peers.trust_any else address
 
     def _answer_without_pipeline(self) -> None:
         """Answer an unknown path, another method, a foreign page, a large body, or a path that takes no events."""

@@ -50,7 +50,7 @@ class IngestServer(HTTPServer):
         if admitted is None:
             stream.close()
             return
-        client = IngestStream(sock, self._limits, admitted.origin, max_buffer_size=self._room)
+        client = IngestStream(sock, self._limits, admitted, max_buffer_size=self._room)
         client.set_nodelay(True)
         client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # Tornado's connection calls it on this stream
         super().handle_stream(client, address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio import Future
-from collections.abc import Awaitable, Hashable
+from collections.abc import Awaitable
 from http.client import responses
 from typing import Any
 
@@ -25,9 +25,9 @@ from ingestd.api.outcomes import Refusal
 
 from .body import MOST_BODY
 from .client_connection import Client, RequestReader, malformed
-from .connection_limits import SMALL, Connections
-from .header_names import has_long_name, name_too_long
+from .connection_limits import SMALL, Admitted, Connections
 from .server.body import ChunkedBody
+from .server.head_parser import has_long_name, name_too_long
 
 __all__ = ["IngestStream", "Watched"]
 
@@ -41,17 +41,16 @@ class IngestStream(IOStream, Client):
     """Follows what Tornado's connection reads, and writes the refusals that Tornado would send without a body."""
 
     def __init__(
-        self, sock: socket.socket, connections: Connections, origin: Hashable, *, max_buffer_size: int
+        self, sock: socket.socket, connections: Connections, admitted: Admitted, *, max_buffer_size: int
     ) -> None:
         IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
-        Client.__init__(self, connections, origin)
+        Client.__init__(self, connections, admitted)
         self._stopped = False
         self._request: HTTP1Connection | None = None
         """Tornado's side of the request that is being read or answered."""
 
     def begin_request(self, request: HTTP1Connection) -> None:
         self._request = None if self.closed() else request  # Tornado begins one more behind the end
-        self.remote_ip = getattr(request.context, "remote_ip", "")
 
     def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
         request = self._request

@@ -19,7 +19,7 @@ from ingestd.api.options import Network
 from ingestd.config import HttpOptions
 from ingestd.http.client_address import Peers
 from ingestd.http.client_connection import Client, Phase
-from ingestd.http.connection_limits import Connections
+from ingestd.http.connection_limits import Admitted, Connections
 from ingestd.http.eviction import Evictable
 from ingestd.observability.metrics import Metrics
 from tests.integration.test_http_limits import HEAD, WHOLE, assert_refused, refusals, until
@@ -181,7 +181,7 @@ class Silent(Client):
     """A connection without input and output."""
 
     def __init__(self, connections: Connections, origin: str | None, phase: Phase, since: float) -> None:
-        super().__init__(connections, origin)
+        super().__init__(connections, Admitted("", origin))
         self.phase, self.since = phase, since
 
     def descriptor(self) -> int:

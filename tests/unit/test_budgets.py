@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 460, "api": 3_800, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_400,
-    "delivery": 2_300, "storage": 1_340, "observability": 1_380, "pipeline": 2_540, "http": 4_080, "daemon": 1_960,
+    "delivery": 2_300, "storage": 1_340, "observability": 1_380, "pipeline": 2_540, "http": 3_990, "daemon": 1_960,
     "cli": 3_620, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {

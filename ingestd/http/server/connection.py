@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Hashable
 from http.client import responses
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +14,6 @@ from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 from ingestd.http.body import MOST_BODY
 from ingestd.http.client_connection import Client, RequestReader, malformed
-from ingestd.http.header_names import name_too_long
 
 from .body import Body, ChunkedBody, FixedBody
 from .head_parser import (
@@ -25,11 +23,14 @@ from .head_parser import (
     body_length,
     ends_wrongly,
     is_persistent,
+    name_too_long,
     parse_head,
     wants_to_continue,
 )
 
 if TYPE_CHECKING:
+    from ingestd.http.connection_limits import Admitted
+
     from .server import FastServer
 
 __all__ = ["FastConnection"]
@@ -48,9 +49,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     connections read into one buffer, because each copies its bytes before another reads.
     """
 
-    def __init__(self, server: FastServer, remote_ip: str, origin: Hashable) -> None:
-        Client.__init__(self, server.connections, origin)
-        self.remote_ip = remote_ip
+    def __init__(self, server: FastServer, admitted: Admitted) -> None:
+        Client.__init__(self, server.connections, admitted)
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._version = ""
