@@ -46,6 +46,11 @@ class Exchange:
     body gets its 413 at once, and the connection ends.
     """
 
+    __slots__ = (
+        "_answered", "_chunks", "_client", "_closing", "_foreign", "_headers", "_held_back", "_id", "_ingest", "_kept",
+        "_limit", "_method", "_operation", "_plain", "_settings", "_size", "_started", "_target",
+    )  # fmt: skip
+
     def __init__(self, ingest: Ingest, client: Client) -> None:
         self._ingest = ingest
         self._client = client
@@ -202,8 +207,9 @@ class Exchange:
 
     def _give(self, answer: Answer) -> None:
         self._client.connections.done_with(self._kept)
-        is_refusal = answer.status >= 400
-        if answer.late or (is_refusal and self._is_long() and self._settings.pipeline.pace.is_beside_singles()):
+        if answer.status >= 400 and (
+            answer.late or (self._is_long() and self._settings.pipeline.pace.is_beside_singles())
+        ):
             self._chunks = []
             self._ingest.held_back.add(partial(self._write_given, answer))
         else:
@@ -294,7 +300,12 @@ class Exchange:
 
     def _write(self, answer: Answer) -> None:
         if self._plain and answer.status == 200 and not self._ingest.draining:
-            self._write_plain(answer.body)
+            # The usual 200, in bytes that are ready but for its body: header objects cost a tenth of the request.
+            if not self._answered:
+                if self._ingest.access.samples:
+                    self._log(answer)
+                self._end()
+                self._client.answer(self._settings.plain_head % (self._id.encode(), len(answer.body)) + answer.body)
             return
         self._log(answer)
         headers = self._base_headers()
@@ -305,15 +316,6 @@ class Exchange:
         if answer.allow is not None:
             headers["Allow"] = answer.allow
         self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
-
-    def _write_plain(self, body: bytes) -> None:
-        """The usual 200, in bytes that are ready but for its body: header objects would cost a tenth of the request."""
-        if self._answered:
-            return
-        if self._ingest.access.samples:
-            self._log(Answer(200, body))
-        self._end()
-        self._client.answer(self._settings.plain_head % (self._id.encode(), len(body)) + body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()

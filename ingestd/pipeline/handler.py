@@ -109,11 +109,13 @@ class Pipeline:
         self.pace.single_at = events.started
         processor = self._processors.of(principal)
         backpressure = processor.backpressure
-        size, parsing = len(request.body), backpressure.parsing
+        body = request.body
+        size, parsing = len(body), backpressure.parsing
         if not parsing.begin_at_once(size):
             await parsing.begin(size)
         try:
-            event = events.read(request.body, request.id)
+            event = events.read(body, request.id)
+            del body  # with the request's reference its memory is free, however long the event waits
             request.drop_body()
             if event is None:
                 events.end(())
