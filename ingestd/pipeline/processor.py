@@ -111,7 +111,7 @@ class Processors:
 
     def index_of(self, principal: Principal | None) -> int:
         """The index of a sender's partition; 0 as long as the sender is unknown."""
-        return 0 if principal is None else self._placements.index_of(principal.tenant)
+        return 0 if principal is None or self._only is not None else self._placements.index_of(principal.tenant)
 
 
 class _Attempt(Append, frozen=True, gc=False):
