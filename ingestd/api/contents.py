@@ -11,7 +11,6 @@ from hashlib import blake2b
 
 import msgspec
 
-from .errors import CommandError
 from .journal import IDEMPOTENCY_KIND
 from .store import Field
 
@@ -69,9 +68,13 @@ def namespace_of(key: str) -> int:
 class Contents(ABC):
     """The stored entries of one partition, without the journal.
 
+    A back end whose tenants can be moved sets `notes_changes`. It has `note_changes`, `take_changes` and `Store.fence`.
+
     Reading works beside a running daemon. Writing needs the store alone: no daemon serves from it. Each method raises
     `Unavailable`, and writing also `CommandError`.
     """
+
+    notes_changes: bool = False
 
     @abstractmethod
     def entries(self) -> AsyncIterator[Sequence[Entry]]:
@@ -110,11 +113,8 @@ class Contents(ABC):
         """Remove all that the keys of these entries have, durably."""
 
     async def note_changes(self, name: int) -> None:
-        """Note the keys of all entries that change from now on, under a name, and drop what was noted. 0 ends that.
-
-        Raises `CommandError` if the store cannot do it.
-        """
-        raise CommandError("this store cannot move a tenant to another partition")
+        """Note the keys of all entries that change from now on, under a name, and drop what was noted. 0 ends that."""
+        raise NotImplementedError
 
     async def take_changes(self, name: int, limit: int) -> Sequence[str]:
         """Some of the keys that were noted under a name, which are dropped; none if there are none.

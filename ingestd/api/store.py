@@ -13,8 +13,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from .errors import CommandError
-
 __all__ = [
     "Field",
     "State",
@@ -335,11 +333,10 @@ class Store(ABC):
 
         Such a commit of an event or a command raises `Unavailable` or `WriteConflict`, one of a step `LeaseLost`.
 
-        Raises
-        ------
-        `CommandError` if the store cannot move tenants, and `Unavailable`.
+        Raises `CommandError` if the placement is not newer than an earlier one, and `Unavailable`. Only a store whose
+        `Contents` note changes has this method.
         """
-        raise CommandError("this store cannot move a tenant to another partition")
+        raise NotImplementedError
 
     async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data
         """Update `loss`, since another process may have cleared it. Raises `Unavailable`."""

@@ -248,6 +248,14 @@ def test_a_person_is_forgotten_in_the_partition_of_the_shop(shops: Shops) -> Non
         assert linked == {shops.tenants[0], shops.tenants[2]}
 
 
+def test_a_tenant_is_not_moved_by_a_back_end_that_cannot_do_it(shops: Shops) -> None:
+    error = shops.run("partitions", "place", shops.tenants[0], "--partition", "1")[1]
+    assert "cannot move a tenant to another partition" in error
+    assert "there is no partition '4'" in shops.run("partitions", "place", shops.tenants[0], "--partition", "4")[1]
+    with shops.serve() as daemon:
+        shops.send(daemon, 0, 1)
+
+
 def order(shops: Shops, daemon: Daemon, index: int, order_id: str, total: int, tenant: str | None = None) -> None:
     key = shops.keys[tenant or shops.tenants[index]].id
     for body in (

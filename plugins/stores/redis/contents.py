@@ -27,6 +27,8 @@ _NAME = re.compile(r"(?!batch:)(?:claim:)?[^:]+:[0-9a-f]{32}")
 
 
 class RedisContents(Contents):
+    notes_changes = True
+
     def __init__(self, database: Database) -> None:
         self._database = database
 

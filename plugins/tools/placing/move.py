@@ -95,10 +95,10 @@ class TenantMove:
         return self._backends.partitions[place.partition]
 
     def _contents(self, place: Place) -> Contents:
-        partition = self._partition(place)
-        if partition.contents is None:
-            raise CommandError("the plugin of this store cannot move tenants")
-        return partition.contents
+        contents = self._partition(place).contents
+        if contents is None or not contents.notes_changes:
+            raise CommandError("the plugin of this store cannot move a tenant to another partition")
+        return contents
 
     # The map
 
@@ -140,7 +140,8 @@ class TenantMove:
 
     async def _move(self, index: int) -> Moved:
         source = self._placed.place
-        self._contents(Place(index))
+        for place in (source, Place(index)):
+            self._contents(place)
 
         def begin(placed: Placed, version: int) -> Placed:
             return msgspec.structs.replace(placed, move=Move(source, Place(index, version)))
