@@ -113,7 +113,7 @@ def test_hostile_requests_to_every_route(site: Site) -> None:
     site.compare(
         row.request
         for path, operation in hostile_routes.routes().items()
-        for row in [*hostile_routes.rows(path, operation, Keys("", next(ids)))][::2]
+        for row in hostile_routes.rows(path, operation, Keys("", next(ids)))
     )
 
 

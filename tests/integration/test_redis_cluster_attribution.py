@@ -26,7 +26,9 @@ for module in (test_attribution_bounds, test_attribution_replay, test_attributio
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    with redis_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+    # No node ends, and a busy machine must not make it look like that.
+    options = {"cluster-node-timeout": "5000"}
+    with redis_cluster(tmp_path_factory.mktemp("cluster"), replicas=False, options=options) as cluster:
         yield cluster
 
 
