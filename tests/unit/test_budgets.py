@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 560, "api": 3_800, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_400,
-    "delivery": 2_300, "storage": 1_340, "observability": 1_300, "pipeline": 2_660, "http": 4_080, "daemon": 1_942,
+    "delivery": 2_300, "storage": 1_340, "observability": 1_300, "pipeline": 2_660, "http": 4_080, "daemon": 1_900,
     "cli": 3_590, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
