@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 
 from ingestd.api.events import Record
 from ingestd.api.options import Secret, Size, Url
-from ingestd.daemon.interpreter import tune_the_interpreter
+from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink

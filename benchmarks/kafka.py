@@ -19,7 +19,7 @@ from statistics import median
 
 from confluent_kafka import Producer
 
-from ingestd.daemon.interpreter import tune_the_interpreter
+from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker, TopicTemplate

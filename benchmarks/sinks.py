@@ -25,7 +25,7 @@ from statistics import median
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 from ingestd.consumers.group import Consumers
-from ingestd.daemon.interpreter import tune_the_interpreter
+from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.parquet import ParquetSink

@@ -30,14 +30,14 @@ from ingestd.pipeline.room import Backpressure
 from ingestd.storage.retentions import Retentions
 from ingestd.validation.validator import Validator
 
-from . import file_limits
 from .clocks import Clocks
 from .generation import Generation, differences, next_generation, renewed
+from .notifier import Notifier
+from .process import files_needed, raise_file_limit
 from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
-from .systemd.notifier import Notifier
 
 __all__ = ["Parts", "Reload"]
 
@@ -65,7 +65,7 @@ class Parts(NamedTuple):
         """Apply this generation to new requests and to all limits."""
         config = after.config
         configure_logs(config.logs)
-        file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        raise_file_limit(files_needed(config.http.max_connections))
         self.backpressure.room.adopt(config.http.max_waiting, int(config.http.max_buffered))
         self.retentions.adopt(config.journal)
         self.sizes.adopt(config)

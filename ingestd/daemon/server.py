@@ -42,21 +42,18 @@ from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
 from ingestd.support.unusable_ids import UnusableIds
 
-from . import file_limits
 from .clocks import Clocks
 from .forgotten import Forgotten
 from .generation import Generation, first_generation
 from .health import Health
-from .interpreter import tune_the_interpreter
-from .listening import listen, serving_operators
-from .memory import give_back_free_memory
+from .listening import EVENTS, OPERATORS, inherited_sockets, listen, serving_operators
+from .notifier import Notifier
+from .process import files_needed, give_back_free_memory, raise_file_limit, tune_the_interpreter
 from .reload import Parts, Reload
 from .run_directory import hold_run_file, release_run_file
 from .run_file import RunState
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
-from .systemd.notifier import Notifier
-from .systemd.passed_sockets import EVENTS, OPERATORS, inherited_sockets
 
 __all__ = ["Server", "TaskDied"]
 
@@ -152,7 +149,7 @@ class Server:
     async def _serve(self, stop: Shutdown, reload: asyncio.Event) -> None:
         generation, metrics = self._generation, self._metrics
         config = generation.config
-        file_limits.raise_limit(file_limits.needed(config.http.max_connections))
+        raise_file_limit(files_needed(config.http.max_connections))
         inherited = inherited_sockets()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_collecting(self._lines))

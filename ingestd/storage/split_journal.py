@@ -237,14 +237,14 @@ class Ownership:
     """Ensures that a state serves one journal at a time, because daemons with other journals may reach the state.
 
     `home` is the store beside the journal of this daemon. A daemon renews its entry every three seconds. It counts as
-    dead if the entry has not changed for `silence` seconds. No time in the entry is compared, so clocks need not agree.
+    dead if the entry has not changed for ten seconds. No time in the entry is compared, so clocks need not agree.
     An entry of the same journal is replaced without waiting, because only one daemon can open a journal.
     """
 
-    def __init__(self, store: Store, home: Store, *, silence: float = 10.0) -> None:
+    def __init__(self, store: Store, home: Store) -> None:
         self._store = store
         self._home = home
-        self._silence = silence
+        self._silence = TIMING.ownership_silence
         self._journal = ""
         self._ours: str | None = None
         """The entry as this daemon has written it; None while this daemon is not the owner."""

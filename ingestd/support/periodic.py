@@ -44,6 +44,7 @@ class Timing:
 
     # Further times, by which others wait for a daemon
     next_action: float = 0.8
+    ownership_silence: float = 10.0
     redis_cursor: float = 0.5
     redis_heartbeat: float = 1.5
     redis_lease: float = 5.0

@@ -20,6 +20,7 @@ import pytest
 from ingestd.api.store import state_key
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.forked import short_times
 from tests.support.journeys import DAY, HOUR, IDENTIFY, TRACK, Sender, attributions, derived
 from tests.support.redis_contents import redis_contents
 from tests.support.redis_shop import RedisShop, redis_shop
@@ -253,7 +254,7 @@ def test_a_person_is_forgotten_whose_order_was_just_decided(tmp_path: Path) -> N
 
 
 def test_a_second_daemon_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with redis_shop(tmp_path, JOURNAL) as shop:
+    with redis_shop(tmp_path, JOURNAL) as shop, short_times(ownership=0.5):
         other = tmp_path / "other.toml"
         other.write_text(shop.config.read_text().replace("sqlite:journal.db", "sqlite:other.db"))
         with shop.serve() as daemon:
@@ -280,7 +281,7 @@ def test_a_second_daemon_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_was_taken_for_dead_stops(tmp_path: Path) -> None:
-    with redis_shop(tmp_path, JOURNAL) as shop:
+    with redis_shop(tmp_path, JOURNAL) as shop, short_times(ownership=0.5, ownership_silence=2):
         other = tmp_path / "other.toml"
         other.write_text(shop.config.read_text().replace("sqlite:journal.db", "sqlite:other.db"))
         with Daemon(shop.config) as sleeper:

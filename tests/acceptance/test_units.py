@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.daemon.systemd.passed_sockets import EVENTS, OPERATORS
+from ingestd.daemon.listening import EVENTS, OPERATORS
 from tests.support.forked import INGESTD, run
 
 UNITS = Path(__file__).parents[2] / "systemd"

@@ -282,10 +282,17 @@ class TestRedisStateSteps(Steps):
 # A state has one journal
 
 
+def owner(backend: Apart, silence: float = 10.0) -> Ownership:
+    """The ownership of a daemon that has waited for so many seconds for another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TIMING, "ownership_silence", silence)
+        return Ownership(backend.store, backend.home)
+
+
 @asynccontextmanager
 async def owning(backend: Apart, silence: float = 1.0) -> AsyncIterator[Ownership]:
     """A daemon that owns the state, and renews the ownership every tenth of a second."""
-    ownership = Ownership(backend.store, backend.home, silence=silence)
+    ownership = owner(backend, silence)
     await ownership.take()
     keeping = asyncio.create_task(ownership.keep())
     try:
@@ -313,7 +320,7 @@ class TestOwnership(Arrangement):
     async def test_a_second_daemon_with_another_journal_is_refused(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other), owning(one):
             with pytest.raises(ConfigError) as raised:
-                await Ownership(other.store, other.home, silence=1.0).take()
+                await owner(other, 1.0).take()
             for said in ("[journal] url", "[store] url", f"process {os.getpid()}", "stop that daemon"):
                 assert said in str(raised.value)
 
@@ -332,7 +339,7 @@ class TestOwnership(Arrangement):
                 pass
             await ownership.release()
             async with asyncio.timeout(1):
-                await Ownership(other.store, other.home, silence=60).take()
+                await owner(other, 60).take()
 
     async def test_a_daemon_waits_for_a_dead_owner_unless_it_has_the_same_journal(self, tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
@@ -347,7 +354,7 @@ class TestOwnership(Arrangement):
 
     async def test_a_daemon_that_was_silent_for_too_long_loses_the_state(self, tmp_path: Path) -> None:
         async with self.two(tmp_path) as (one, other):
-            silent = Ownership(one.store, one.home)
+            silent = owner(one)
             await silent.take()
             async with owning(other, silence=0.3):
                 async with asyncio.timeout(5):
@@ -355,18 +362,18 @@ class TestOwnership(Arrangement):
                         await silent.keep()
                 await silent.release()  # the state belongs to the other daemon now
                 with pytest.raises(ConfigError):
-                    await Ownership(one.store, one.home).take()
+                    await owner(one).take()
 
     async def test_a_daemon_with_a_copy_of_the_journal_ends_the_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It looks like the first daemon after a kill. Only the first daemon can notice the difference."""
         async with self.two(tmp_path) as (one, _):
-            first = Ownership(one.store, one.home)
+            first = owner(one)
             await first.take()
             with monkeypatch.context() as elsewhere:
                 elsewhere.setattr(os, "getpid", lambda: 2)
-                await Ownership(one.store, one.home).take()
+                await owner(one).take()
             with pytest.raises(ConfigError, match="in use by process 2 "):
                 await asyncio.wait_for(first.keep(), 5)
 
@@ -378,7 +385,7 @@ class TestOwnership(Arrangement):
                 await until(lambda: one.store.losses == other.store.losses == 1)
                 await until(lambda: bool([*client.scan_iter(f"*:{_OWNER}")]))
             with pytest.raises(ConfigError):
-                await Ownership(other.store, other.home, silence=1.0).take()
+                await owner(other, 1.0).take()
 
     @pytest.mark.logs("WARNING events cannot be stored: ")
     async def test_the_owner_continues_when_the_state_works_again(self, tmp_path: Path) -> None:
@@ -388,4 +395,4 @@ class TestOwnership(Arrangement):
             self.server.signal(signal.SIGCONT)
             await until(lambda: one.problem() is None and other.problem() is None)
             with pytest.raises(ConfigError):
-                await Ownership(other.store, other.home, silence=1.0).take()
+                await owner(other, 1.0).take()

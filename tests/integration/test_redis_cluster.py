@@ -29,7 +29,9 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.support.periodic import TIMING
 from tests.support.cluster_daemons import PARTITIONS, opened, serving
+from tests.support.forked import QUICK_REDIS
 from tests.support.journals import append, running, until
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 from tests.support.redis_pieces import entries_of_journal
@@ -292,7 +294,11 @@ def has_shares(workers: Sequence[Worker]) -> bool:
     return all(worker.held == {"alpha": even, "beta": even} for worker in workers)
 
 
-async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(cluster: RedisCluster) -> None:
+async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in QUICK_REDIS.items():
+        monkeypatch.setattr(TIMING, name, seconds)
     prefix = f"{uuid4().hex}:"
     workers: list[Worker] = []
     ended: list[Worker] = []

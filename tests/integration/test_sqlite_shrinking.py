@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingestd.plugins.stores.sqlite import SqliteBackend
+from ingestd.support.periodic import TIMING
 from ingestd.testing.records import make_records
 from tests.support.journals import append
 
@@ -17,8 +18,9 @@ SIZE = 64_000_000
 
 @pytest.mark.parametrize("former", [False, True])
 async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made_it(
-    tmp_path: Path, *, former: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, former: bool
 ) -> None:
+    monkeypatch.setattr(TIMING, "sqlite_shrinking", 0.05)
     path = tmp_path / "ingestd.db"
     backend = SqliteBackend(path, cache=100, busy_timeout=1.0)
     await backend.open(serving=True)
@@ -35,12 +37,13 @@ async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made
         assert path.stat().st_size + path.with_name("ingestd.db-wal").stat().st_size > SIZE / 2
         while await backend.journal.trim(10**9, 500):
             pass
-        for _ in range(100):
+        log = path.with_name("ingestd.db-wal")
+        for number in range(100):
             await asyncio.sleep(0.1)
-            if path.stat().st_size < SIZE / 4:
+            if (path.stat().st_size < SIZE / 4 or (former and number > 20)) and log.stat().st_size < 16 << 20:
                 break
         assert (path.stat().st_size < SIZE / 4) is not former
-        assert path.with_name("ingestd.db-wal").stat().st_size < 16 << 20, "the log is emptied"
+        assert log.stat().st_size < 16 << 20, "the log is emptied"
         await append(backend, make_records(2))
         assert [record.position for record in await backend.journal.read(0, 10)] == [65, 66]
         size = await backend.store.size()

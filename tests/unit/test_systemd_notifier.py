@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.daemon.systemd.notifier import Notifier
+from ingestd.daemon.notifier import Notifier
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.api.output import write, write_data
 from ingestd.config import Config, find_config
-from ingestd.daemon import file_limits
 from ingestd.daemon.generation import check_intakes
-from ingestd.daemon.sockets import answers_events, bind, readiness
+from ingestd.daemon.listening import answers_events, bind, readiness
+from ingestd.daemon.process import files_needed
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
@@ -194,7 +194,7 @@ def _open_files(max_connections: int, pid: int | None) -> CheckResult:
         except OSError:  # another user's process, or it has ended; the limits of this process are the best guess
             pid = None
     soft, hard = (None if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    wanted = file_limits.needed(max_connections)
+    wanted = files_needed(max_connections)
     facts = {"soft": soft, "hard": hard, "needed": wanted}
     text = f"{_limit(soft)} soft and {_limit(hard)} hard for {whose}; {wanted} needed for {max_connections} connections"
     # The daemon raises the soft limit when it starts.

@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from ingestd.api.errors import BadRequest, CommandError, Refused, TooLarge
-from ingestd.daemon import file_limits
+from ingestd.daemon.process import raise_file_limit
 
 __all__ = ["STDIN", "Found", "InputFile", "InputFiles", "Line", "find_files"]
 
@@ -168,7 +168,7 @@ class InputFiles:
         if names.count(STDIN) > 1:
             raise CommandError("- is standard input, and can be given once only")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        file_limits.raise_limit(min(len(names) + _OTHER_FILES, most))
+        raise_file_limit(min(len(names) + _OTHER_FILES, most))
         self.files = [InputFile(name, longest) for name in names]
 
     def close(self) -> None:

@@ -1,1 +1,0 @@
-"""The protocols of systemd: notifications and passed sockets."""
