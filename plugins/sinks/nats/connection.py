@@ -131,13 +131,12 @@ class Connection:
         transport = self._transport
         if transport is not None:
             transport.abort()
-        if (
-            self._answering is not None
-        ):  # before that, there is nothing else to end, and close() may wait for a failed handshake
-            with suppress(OSError):
+        if self._inbox:  # before that, there is nothing else to end, and close() may wait for a failed handshake
+            with suppress(nats.errors.Error, OSError):
                 async with asyncio.timeout(_LOOK):
-                    with suppress(nats.errors.Error):
-                        await self._answering.unsubscribe()  # close() may fail before it ends the task of this
+                    if self._answering is not None:
+                        with suppress(nats.errors.Error):
+                            await self._answering.unsubscribe()  # close() may fail before it ends the task of this
                     await self._client.close()
                     await self._closed.wait()  # another task of nats-py may be closing it
             await asyncio.sleep(0)  # the cancelled tasks of nats-py end now
