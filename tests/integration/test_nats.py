@@ -350,6 +350,7 @@ async def test_a_server_killed_during_writes_has_all_records_once_and_in_order(s
                     await asyncio.sleep(0)
                 server.kill()
                 await asyncio.gather(writing, return_exceptions=True)
+                await until(lambda: sink._connection is None or sink._connection.is_lost)
                 with pytest.raises(SinkRetry, match=r"Connect call failed|EOF|reset"):
                     await sink.write(batch)
                 server.start()

@@ -1,7 +1,8 @@
 """A connection to a NATS server, and the answers to its messages.
 
 It uses nats-py without reconnecting and without a buffer for messages. After an error the sink cuts the connection, and
-the next write makes another.
+the next write makes another. The futures of nats-py's `publish_async` do not serve (2.16): those of refused messages,
+and all of a lost connection, never end. A message takes 24 µs of CPU with them, and 12 with the subscription here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from .messages import Message
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
 __all__ = ["NOBODY", "Connection", "plain"]
 
@@ -40,6 +43,13 @@ class Connection:
         self._inbox = ""
         self._sent = 0
         self._error: Exception | None = None
+        self._expected = range(0)
+        """The numbers of the messages whose answers are awaited."""
+        self._answers: dict[int, Mapping[str, Any]] = {}
+        self._done = asyncio.Event()
+        """Set when all answers have come, or the connection is closed."""
+        self._closed = asyncio.Event()
+        self._answering: Subscription | None = None
 
     async def begin(self, access: Mapping[str, Any]) -> None:
         """Connect. Passes on errors of nats-py."""
@@ -47,6 +57,7 @@ class Connection:
             f"nats://{self._address}",
             name="ingestd",
             error_cb=self._note,
+            closed_cb=self._end,
             allow_reconnect=False,
             max_reconnect_attempts=1,
             connect_timeout=_CONNECT_TIMEOUT,
@@ -54,7 +65,7 @@ class Connection:
             **access,
         )
         self._inbox = self._client.new_inbox()
-        self._answers = await self._client.subscribe(f"{self._inbox}.*")
+        self._answering = await self._client.subscribe(f"{self._inbox}.*", cb=self._take)
         transport = self._transport
         if transport is not None:
             # nats-py's close() waits while writing is paused. A server that hangs would pause it for ever.
@@ -94,27 +105,24 @@ class Connection:
         """Send all messages, then wait for the answer to each. Raises `SinkFailure`: a message may end a connection."""
         import nats.errors
 
-        first = self._sent
+        self._expected = range(self._sent, self._sent + len(messages))
         self._sent += len(messages)
-        answers: dict[int, Mapping[str, Any]] = {}
+        self._answers.clear()
+        self._done.clear()
         try:
-            for number, message in enumerate(messages, first):
+            for number, message in zip(self._expected, messages, strict=True):
                 await self._client.publish(
                     message.subject, message.body, reply=f"{self._inbox}.{number}", headers=message.headers
                 )
-            while len(answers) < len(messages):
-                try:
-                    answer = await self._answers.next_msg(timeout=_LOOK)
-                except TimeoutError:
-                    if self._error is not None or self.is_lost:
-                        raise SinkFailure(self._why()) from None
-                    continue
-                number = int(answer.subject.rpartition(".")[2])
-                if number >= first:  # not a second answer to an earlier message
-                    answers.setdefault(number, _decode(answer.data, answer.headers))
+            while len(self._answers) < len(messages):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK):
+                        await self._done.wait()
+                if len(self._answers) < len(messages) and (self._error is not None or self.is_lost):
+                    raise SinkFailure(self._why())
         except (nats.errors.Error, OSError) as error:
             raise SinkFailure(self._why(error)) from error
-        return [answers[number] for number in range(first, self._sent)]
+        return [self._answers[number] for number in self._expected]
 
     async def close(self) -> None:
         """Cut the connection at once."""
@@ -126,7 +134,11 @@ class Connection:
         if self._inbox:  # before that, there is nothing else to end, and close() may wait for a failed handshake
             with suppress(nats.errors.Error, OSError):
                 async with asyncio.timeout(_LOOK):
+                    if self._answering is not None:
+                        with suppress(nats.errors.Error):
+                            await self._answering.unsubscribe()  # close() may fail before it ends the task of this
                     await self._client.close()
+                    await self._closed.wait()  # another task of nats-py may be closing it
             await asyncio.sleep(0)  # the cancelled tasks of nats-py end now
 
     async def _note(self, error: Exception) -> None:
@@ -134,6 +146,17 @@ class Connection:
         if not self._inbox:
             raise error
         self._error = error
+
+    async def _take(self, answer: Msg) -> None:
+        number = int(answer.subject.rpartition(".")[2])
+        if number in self._expected:  # not a second answer to an earlier message
+            self._answers.setdefault(number, _decode(answer.data, answer.headers))
+            if len(self._answers) == len(self._expected):
+                self._done.set()
+
+    async def _end(self) -> None:
+        self._done.set()
+        self._closed.set()
 
     @property
     def _transport(self) -> asyncio.WriteTransport | None:
