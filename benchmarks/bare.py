@@ -36,8 +36,8 @@ class BareHandler(RequestHandler):
 class BareReader:
     """Reads a request of ingestd's server, and answers it."""
 
-    def __init__(self, connection: Client) -> None:
-        self._connection = connection
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._body = b""
 
     def headers_received(self, start_line: RequestStartLine, headers: Mapping[str, str]) -> None:
@@ -49,7 +49,7 @@ class BareReader:
     def finish(self) -> None:
         body = json.dumps(answer(self._body)).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
-        self._connection.respond(200, HTTPHeaders(headers), body)
+        self._client.respond(200, HTTPHeaders(headers), body)
 
     def on_connection_close(self) -> None:
         """Has nothing to clean up."""

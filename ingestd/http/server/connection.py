@@ -66,6 +66,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         """Whether bytes that arrive are held, and not parsed yet."""
         self._ended = False
         """Whether the client has closed its sending side."""
+        self._flushed = True
+        """Whether the transport has nothing left to write."""
 
     # Callbacks of asyncio
 
@@ -106,8 +108,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._ended = True
         return self._holding or self._is_leaving()
 
+    def pause_writing(self) -> None:
+        self._flushed = False
+
     def resume_writing(self) -> None:
         """Continue when the client has taken all bytes."""
+        self._flushed = True
         if self.unread:
             self.release(self.unread)
             self.unread = 0
@@ -258,7 +264,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.connections.move(self, "request")
         if self._rest:
             self.connections.held(self, len(self._rest))
-        if transport.get_write_buffer_size():
+        if not self._flushed:
             self._hold_unread()
             return  # the next request is read when the client has taken this answer
         if self._rest or self._ended:
@@ -306,10 +312,10 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self.lingers = not self._ended  # even with `Connection: close` a client may have sent more than was read
         self._rest = b""
         self.connections.move(self, "end")
-        if self._transport is not None and self._transport.get_write_buffer_size():
-            self._hold_unread()
-        else:
+        if self._flushed:
             self._leave()
+        else:
+            self._hold_unread()
 
     def _is_leaving(self) -> bool:
         """Whether the connection closes as soon as the client has taken its last answer."""
