@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -14,19 +13,20 @@ from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
+from ingestd.support.periodic import every
 
 from .copy_mark import refuse_unfinished
 from .partitions import PartitionedStore
 from .placements import Placements, unfinished
 from .split_journal import Ownership, SplitJournal
 
-__all__ = ["QUICK_LOOK", "SLOW_LOOK", "Backends", "open_backends"]
+__all__ = ["QUICK_LOOK", "Backends", "open_backends"]
 
 _log = logging.getLogger("ingestd.storage")
 
 _LONG = 30.0  # seconds for which events of a tenant that is moved are refused
-SLOW_LOOK, QUICK_LOOK = 2.0, 0.2
-"""Seconds between two looks of a daemon at the map of moved tenants: the second ones while a tenant is moved."""
+QUICK_LOOK = 0.2
+"""Seconds between two looks of a daemon at the map of moved tenants, while a tenant is moved."""
 
 
 class Backends:
@@ -80,8 +80,9 @@ class Backends:
     async def follow_placements(self) -> None:
         """Learn of tenants that are moved, and warn of a move that takes long. Never returns."""
         names, told_at = [each.name for each in self.partitions], time.monotonic()
-        while True:
-            await asyncio.sleep(QUICK_LOOK if self.placements.is_changing else SLOW_LOOK)
+
+        async def look() -> float | None:
+            nonlocal told_at
             with contextlib.suppress(Unavailable):  # the back end reports it
                 await self.placements.learn([each.store for each in self.partitions])
             if not self.placements.is_halted:
@@ -89,6 +90,9 @@ class Backends:
             elif time.monotonic() - told_at > _LONG:
                 told_at = time.monotonic()
                 _log.warning("%s", unfinished(self.placements.map, names))
+            return QUICK_LOOK if self.placements.is_changing else None
+
+        await every("placements", look)
 
     async def places(self) -> Sequence[Mapping[str, str | int]]:
         """Where each partition is, as `Backend.places` returns it. Raises `Unavailable`."""

@@ -29,6 +29,7 @@ class Timing:
     memory: float = 0.25
     overview: float = 5.0
     ownership: float = 3.0
+    placements: float = 2.0
     redis_follow: float = 0.05
     retention: float = 1.0
     sqlite_checkpoints: float = 0.05

@@ -28,8 +28,9 @@ from ingestd.api.contents import Contents, Entry, kind_of, namespace_of
 from ingestd.api.errors import CommandError, Unavailable, WriteConflict
 from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.backends import QUICK_LOOK, SLOW_LOOK, Backends
+from ingestd.storage.backends import QUICK_LOOK, Backends
 from ingestd.storage.placements import MAP_KEY, Move, Place, Placed, PlacementMap, put_map, read_map, unfinished
+from ingestd.support.periodic import TIMING
 
 from ..moving.known_keys import HOME, KnownKeys, texts_in
 from ..moving.sink_shares import SINK_KINDS
@@ -155,7 +156,7 @@ class TenantMove:
             for _ in range(_ROUNDS):
                 if await self._copy_changes(move) <= _FEW:
                     break
-            await asyncio.sleep(max(0.0, began + SLOW_LOOK + _TO_LEARN - time.monotonic()))
+            await asyncio.sleep(max(0.0, began + TIMING.placements + _TO_LEARN - time.monotonic()))
             halted_at = time.monotonic()
             owned = await self._halt(move)
         except BaseException:
