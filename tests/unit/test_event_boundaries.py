@@ -181,9 +181,9 @@ def parse_all(body: bytes) -> None:
         b"\\", b'{"a":{"b":"c', b'[{}[]]{[]}{[[[[[1]]]]]}', b"x" * 1000 + b"[", b'"x"{',
     ],
 )  # fmt: skip
-def test_a_megabyte_of_junk_is_read_a_few_times_at_most(junk: bytes) -> None:
-    """Reading it in quadratic time would take hours."""
-    many = junk * (1_000_000 // len(junk))
+def test_junk_of_any_length_is_read_a_few_times_at_most(junk: bytes) -> None:
+    """Reading it in quadratic time would take many minutes."""
+    many = junk * (250_000 // len(junk))
     for body in (b'{"events": [' + many, b'{"events": [{}, ' + many + b"]}", b"{" + many, many):
         split(body)
         with pytest.raises(BadRequest):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -53,8 +54,13 @@ def layer_of(module: str) -> int:
     return layer
 
 
-def imports(module: str) -> Iterator[tuple[int, str]]:
+@cache
+def imports(module: str) -> Sequence[tuple[int, str]]:
     """The number of leading dots and the absolute name of each import that runs."""
+    return tuple(_imports(module))
+
+
+def _imports(module: str) -> Iterator[tuple[int, str]]:
     path = EVERY[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in running(ast.parse(path.read_text())):
