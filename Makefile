@@ -11,10 +11,13 @@ BIN := .venv/bin
 SDKS := tests/sdks
 KAFKA := tests/kafka
 SETUP := setup.cfg pyproject.toml
+NOT_KERNEL := apart clickhouse kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
+	redis_failover redis_sentinel sink_troubles
+KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_alike sessions shutdown
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types screenshots clean
+.PHONY: run demo demo-traffic install test test-kernel test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -32,6 +35,11 @@ test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed
 	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
 	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
 	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
+
+# What every shop runs: no browsers, SDKs, clusters, installations, and no servers of sinks.
+test-kernel: .venv/installed-for-tests
+	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
+		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
 test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed

@@ -54,7 +54,7 @@ async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> li
     await sink.open()
     bodies = []
     for start in range(0, len(records), AT_ONCE):
-        rows, _ = await rows_of(records[start : start + AT_ONCE], await sink._prepare())
+        rows, _ = await rows_of(records[start : start + AT_ONCE], await sink._current_layout())
         bodies.append(b"\n".join([row.line for row in rows.values()]))
     return bodies
 

@@ -22,9 +22,8 @@ from confluent_kafka import Producer
 from ingestd.daemon.interpreter import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.plugins.sinks.kafka import KafkaSink
-from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker
+from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.kafka.settings import producer_settings
-from ingestd.plugins.sinks.kafka.topic import TopicTemplate
 from tests.support.kafka_cluster import KafkaCluster, is_installed, kafka_cluster
 
 from .attribution import record

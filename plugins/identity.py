@@ -17,7 +17,7 @@ from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
 from ingestd.api.options import PositiveSize, Size
 from ingestd.api.privacy import Person, Visitors
-from ingestd.api.store import Field, State, Store, key_digest, state_key, tenant_digest
+from ingestd.api.store import Field, State, Store, key_digest, kind_of_tenant, state_key, tenant_digest
 from ingestd.support.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
@@ -257,8 +257,9 @@ class IdentityPlugin:
     @hookimpl
     async def find_visitors(self, tenant: str, user_id: str, store: Store) -> Visitors:
         wanted = _linked(tenant, user_id)
-        digests = [key.partition(":")[2] async for key, value in store.scan("link") if value == wanted]
-        return Visitors(digests)
+        beginning = f"{kind_of_tenant('link', tenant)}:"
+        found = [key async for key, value in store.scan("link") if value == wanted and key.startswith(beginning)]
+        return Visitors([key.partition(":")[2] for key in found])
 
     @hookimpl
     async def forget_person(self, person: Person, state: State) -> Mapping[str, int]:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
-from tests.support.work_units import WorkUnits
+from tests.support.work_units import WorkUnits, put_long_ones_first
 
 # The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +31,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkUnits | None:
     return WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes
+        put_long_ones_first(items)
 
 
 def pytest_collection_finish() -> None:

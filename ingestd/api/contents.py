@@ -11,10 +11,11 @@ from hashlib import blake2b
 
 import msgspec
 
+from .errors import CommandError
 from .journal import IDEMPOTENCY_KIND
 from .store import Field
 
-__all__ = ["Contents", "Entry", "kind_of"]
+__all__ = ["Contents", "Entry", "kind_of", "namespace_of"]
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -57,7 +58,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 def kind_of(key: str) -> str:
     """The kind of a key, as `state_key` takes it."""
-    return key.partition(":")[0]
+    return key.partition(":")[0].partition("@")[0]
+
+
+def namespace_of(key: str) -> int:
+    """The number in a key of a tenant that was moved; 0 in other keys."""
+    return int(key.partition(":")[0].partition("@")[2] or 0)
 
 
 class Contents(ABC):
@@ -102,6 +108,20 @@ class Contents(ABC):
     @abstractmethod
     async def remove(self, entries: Sequence[Entry]) -> None:
         """Remove all that the keys of these entries have, durably."""
+
+    async def note_changes(self, name: int) -> None:
+        """Note the keys of all entries that change from now on, under a name, and drop what was noted. 0 ends that.
+
+        Raises `CommandError` if the store cannot do it.
+        """
+        raise CommandError("this store cannot move a tenant to another partition")
+
+    async def take_changes(self, name: int, limit: int) -> Sequence[str]:
+        """Some of the keys that were noted under a name, which are dropped; none if there are none.
+
+        Raises `CommandError` if another name was given since.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def continue_after(self, position: int) -> None:

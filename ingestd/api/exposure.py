@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from ingestd.support.domains import ip_address
+from ingestd.support.addresses import ip_address
 
 __all__ = ["has_credentials", "is_local", "password_in_clear", "remote_host"]
 

@@ -62,7 +62,10 @@ class Daemon(Protocol):
     """
 
     def of_tenant(self, tenant: str) -> Partition:
-        """The partition that has the state and the records of a tenant."""
+        """The partition that has the state of a tenant, and gets its records."""
+
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        """The partitions with records of a tenant: its own first, then those that it was moved from."""
 
     def plugin(self, name: str) -> object | None:
         """The loaded plugin of that name, or None."""
@@ -207,9 +210,10 @@ def explain_journey(found: JourneyRecords, store: Store) -> JourneyPart | None:
 def state_parts(store: Store) -> Mapping[str, Collection[str]] | None:
     """Return texts from which this plugin makes keys of its state, by tenant; "" is for state of no tenant.
 
-    Called by `ingestd store copy` to a store with another number of partitions, which must find the tenant of each
-    entry. The command knows all texts and numbers of all records, and the empty text. A plugin whose keys have other
-    texts names them here, and tenants that may have no records. `startup` has not been called. Nothing may be written.
+    Called by `ingestd partitions place`, and by `ingestd store copy` to a store with another number of partitions. They
+    must find the tenant of each entry, and know all texts and numbers of all records, and the empty text. A plugin
+    whose keys have other texts names them here, and tenants that may have no records. `startup` has not been called.
+    Nothing may be written.
     """
 
 

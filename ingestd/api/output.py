@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
 import select
 import shutil
@@ -16,7 +17,10 @@ from collections.abc import Callable, Iterable
 
 from ingestd.support.terminal import display_width
 
-__all__ = ["ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data"]
+__all__ = [
+    "ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data", "write_json",
+    "write_result",
+]  # fmt: skip
 
 ALIKE = "ingestd.alike"
 """The codec error handler of standard output. It replaces characters missing in the encoding by similar characters."""
@@ -52,6 +56,19 @@ def write_data(lines: Iterable[str], *, end: str = "\n") -> None:
     sys.stdout.flush()
     sys.stdout.buffer.writelines(f"{line}{end}".encode(errors="replace") for line in lines)
     sys.stdout.buffer.flush()
+
+
+def write_json(*values: object) -> None:
+    """Write values for programs, each as a line of JSON in ASCII, so that no control character reaches a terminal."""
+    write_data(map(json.dumps, values))
+
+
+def write_result(*values: object, lines: Iterable[str], as_json: bool) -> None:
+    """Write the result of a command: these values for programs, or lines for people."""
+    if as_json:
+        write_json(*values)
+    else:
+        write(lines)
 
 
 def prepare() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .store import state_key
+from .store import kind_of_tenant, state_key
 
 __all__ = ["Person", "Visitors"]
 
@@ -36,4 +36,5 @@ class Person(NamedTuple):
 
     def visitor_keys(self, kind: str, *, former: bool = False) -> list[str]:
         """The state keys for the visitors' anonymous ids; with `former`, also for the former visitors."""
-        return [f"{kind}:{digest}" for digest in (*self.visitors, *(self.former if former else ()))]
+        beginning = kind_of_tenant(kind, self.tenant)
+        return [f"{beginning}:{digest}" for digest in (*self.visitors, *(self.former if former else ()))]

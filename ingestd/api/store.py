@@ -13,15 +13,55 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["Field", "State", "Store", "StoreSize", "key_digest", "passing_key", "state_key", "tenant_digest"]
+from .errors import CommandError
+
+__all__ = [
+    "Field",
+    "State",
+    "Store",
+    "StoreSize",
+    "key_digest",
+    "kind_of_tenant",
+    "kinds_of",
+    "passing_key",
+    "state_key",
+    "tenant_digest",
+    "use_namespaces",
+]
 
 
 _LONGEST_REMEMBERED = 64  # characters of ASCII, as most ids have; callers may send thousands of others
 
+_namespaces: dict[str, int] = {}
+
+
+def use_namespaces(namespaces: Mapping[str, int]) -> None:
+    """Let the keys of these tenants have a number after the kind, from now on. All other keys have none.
+
+    A tenant that `ingestd partitions place` has moved has a number of its own in each place. So its entries are told
+    from those that an earlier move, or another tenant, has left there.
+    """
+    if namespaces != _namespaces:
+        _namespaces.clear()
+        _namespaces.update(namespaces)
+        _remembered_key.cache_clear()
+
+
+def kind_of_tenant(kind: str, tenant: str) -> str:
+    """What the keys of a kind begin with for this tenant, before the colon."""
+    number = _namespaces.get(tenant)
+    return f"{kind}@{number}" if number else kind
+
+
+def kinds_of(kind: str) -> list[str]:
+    """What the keys of a kind begin with, for all tenants."""
+    return [kind, *(f"{kind}@{number}" for number in _namespaces.values() if number)]
+
 
 def state_key(kind: str, tenant: str, part: str) -> str:
-    """The key of one entry: `kind` (any name without a colon, chosen by the plugin) and a hash of tenant and part.
+    """The key of one entry: `kind` (a name without `:` and `@`, chosen by the plugin) and a hash of tenant and part.
 
+    A moved tenant has other keys (`use_namespaces`), so nobody keeps a key longer than for one transaction.
     `part` may be any text that a caller sent. The hash includes the tenant, so no tenant and no caller can reach
     another's entry. The hash also bounds the length of the key.
     """
@@ -32,12 +72,12 @@ def state_key(kind: str, tenant: str, part: str) -> str:
 
 @lru_cache(maxsize=16_384)  # 9 MB; the events of a visit use the same keys
 def _remembered_key(kind: str, tenant: str, part: str) -> str:
-    return f"{kind}:{key_digest(tenant, part)}"
+    return f"{kind_of_tenant(kind, tenant)}:{key_digest(tenant, part)}"
 
 
 def passing_key(kind: str, tenant: str, part: str) -> str:
     """The same key as `state_key`, for a part that occurs once. It is not cached, so it displaces no key in use."""
-    return f"{kind}:{_digest(tenant, part)}"
+    return f"{kind_of_tenant(kind, tenant)}:{_digest(tenant, part)}"
 
 
 def key_digest(tenant: str, part: str) -> str:
@@ -231,6 +271,8 @@ class Store(ABC):
     """What entries with fields use. The daemon measures it every few seconds, and plugins add what they write."""
     clock_ahead: int = 0
     """Milliseconds by which the clock of the store's server is ahead of this process', beyond the time of a request."""
+    placement: int = 0
+    """The version of the placement of tenants that this process uses. A transaction belongs to the one at its begin."""
 
     def of_tenant(self, tenant: str) -> Store:
         """The store that has the state of a tenant.
@@ -287,6 +329,17 @@ class Store(ABC):
         An earlier version of a plugin may have stored them so. They stay for ever in a store without this method. It
         works in short steps, beside events. Raises `Unavailable`.
         """
+
+    async def fence(self, placement: int) -> None:
+        """Commit no transaction from now on, of any process, that belongs to an earlier placement of tenants.
+
+        Such a commit of an event or a command raises `Unavailable` or `WriteConflict`, one of a step `LeaseLost`.
+
+        Raises
+        ------
+        `CommandError` if the store cannot move tenants, and `Unavailable`.
+        """
+        raise CommandError("this store cannot move a tenant to another partition")
 
     async def look_for_loss(self) -> None:  # noqa: B027 - most cannot lose data
         """Update `loss`, since another process may have cleared it. Raises `Unavailable`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ class CommandDaemon:
 
     def of_tenant(self, tenant: str) -> Partition:
         return self._backends.of_tenant(tenant)
+
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        return self._backends.all_of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._plugins.manager.get_plugin(name)

@@ -12,7 +12,7 @@ from ingestd import __version__
 from ingestd.api.hookspecs import Run
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 
 __all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 

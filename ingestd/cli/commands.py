@@ -76,7 +76,7 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
     )
     yield Command(
         "plugins list",
-        "ingestd.cli.plugins:list_plugins",
+        "ingestd.cli.config:list_plugins",
         "show the plugins in force and their origin",
         ["ingestd plugins list"],
         json=JSON_LINES,

@@ -1,21 +1,23 @@
-"""`ingestd config show`: the configuration in force, as a configuration file."""
+"""`ingestd config show` and `plugins list`: what a configuration means."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ingestd import __version__
 from ingestd.api.options import shown
-from ingestd.api.output import write_data
+from ingestd.api.output import write_data, write_result
 from ingestd.config import SECTIONS, Config
 from ingestd.delivery import read_sink_options
-from ingestd.hooks.loader import Plugins
+from ingestd.hooks.loader import Plugin, Plugins
+from ingestd.support.terminal import printable, table
 
-__all__ = ["as_json", "as_toml", "show", "to_toml"]
+__all__ = ["as_json", "as_toml", "list_plugins", "show", "to_toml"]
 
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -56,8 +58,8 @@ def _sections(config: Config, plugins: Plugins) -> dict[tuple[str, ...], dict[st
     for plugin in plugins.loaded:
         if plugin.options is not None:
             sections["plugins", plugin.name] = shown(plugin.options)
-    for name, table in config.sink_tables.items():
-        parts = read_sink_options(name, table, plugins.sinks[table["type"]], config)
+    for name, of_sink in config.sink_tables.items():
+        parts = read_sink_options(name, of_sink, plugins.sinks[of_sink["type"]], config)
         sections["sinks", name] = {option: value for part in parts for option, value in shown(part).items()}
     return sections
 
@@ -81,3 +83,44 @@ def to_toml(value: Any) -> str:
 
 def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
+
+
+_HEADS = ("NAME", "DISTRIBUTION", "SINKS", "STORES", "HOOKS", "FILE")
+
+
+async def list_plugins(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    write_result(*map(_facts, plugins.loaded), lines=_page(plugins.loaded), as_json=arguments.json)
+
+
+def _facts(plugin: Plugin) -> dict[str, object]:
+    return {
+        "name": plugin.name,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "source": plugin.source,
+        "file": _file(plugin),
+        "sinks": plugin.sinks,
+        "stores": plugin.stores,
+        "hooks": plugin.hooks,
+    }
+
+
+def _page(plugins: Iterable[Plugin]) -> Iterator[str]:
+    rows = [
+        (
+            each.name,
+            f"{each.distribution} {each.version}".rstrip(),
+            ", ".join(each.sinks) or "-",
+            ", ".join(each.stores) or "-",
+            ", ".join(each.hooks),
+            _file(each) or each.source,
+        )
+        for each in plugins
+    ]
+    return table([_HEADS, *(tuple(map(printable, row)) for row in rows)])
+
+
+def _file(plugin: Plugin) -> str | None:
+    """The file of the plugin's module, None if the module has no file."""
+    module = sys.modules.get(plugin.source.partition(":")[0])
+    return getattr(module, "__file__", None)

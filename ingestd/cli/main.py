@@ -27,7 +27,7 @@ from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
 from ingestd.storage.backends import open_backends
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 from ingestd.support.unusable_ids import UnusableIds
 
 from . import commands

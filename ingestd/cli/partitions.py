@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.check_result import show_size
 from ingestd.api.journal import Journal, JournalStats, size_of
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import write
+from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
@@ -96,7 +95,7 @@ async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
             for each in chosen
             if each.name in loads
         ]
-    write((json.dumps(each.facts()) for each in shown) if arguments.json else _page(shown))
+    write_result(*(each.facts() for each in shown), lines=_page(shown), as_json=arguments.json)
     missing.check("the load there is unknown")
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def install_units(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Check all files, then write them."""
     prefix: Path = arguments.prefix
-    warning = _look_at(prefix)
+    warning = _check_prefix(prefix)
     try:
         wanted = [*_wanted(arguments.directory, prefix, outgoing=arguments.outgoing)]
         edited = [str(each.path) for each in wanted if each.found == "edited"]
@@ -74,7 +74,7 @@ async def install_units(arguments: argparse.Namespace, config: Config, plugins: 
     write([*_told(wanted, dry=arguments.dry_run), *warning, *_next_steps(wanted, arguments)])
 
 
-def _look_at(prefix: Path) -> list[str]:
+def _check_prefix(prefix: Path) -> list[str]:
     """Raises `CommandError` without an installed command. Returns a warning if the units cannot reach it."""
     if not re.fullmatch(r"/[A-Za-z0-9/._+-]*", str(prefix)):
         raise CommandError(f"--prefix {prefix}: expected an absolute path of letters, digits and . _ + -")

@@ -158,14 +158,14 @@ class Consumers:
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
         return runners
 
-    async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], patience: float) -> None:
+    async def exchange(self, leaving: Collection[str], coming: Sequence[Runner], limit: float) -> None:
         """End some consumers and start others, which may continue from the same cursors. All others keep running.
 
-        A consumer ends after its present step, or after `patience` seconds.
+        A consumer ends after its present step, or after `limit` seconds.
         """
         async with self._changing:
             going = {each.name: each for each in self._runners if each.name in leaving}
-            await asyncio.gather(*(self._end(each, patience) for each in going.values()))
+            await asyncio.gather(*(self._end(each, limit) for each in going.values()))
             self._runners = [each for each in self._runners if each.name not in going]
             for runner in coming:
                 if runner.name in going:
@@ -173,9 +173,9 @@ class Consumers:
                 self._runners.append(runner)
                 self._tasks[runner.name] = self._run(runner.name, runner.run())
 
-    async def _end(self, runner: Runner, patience: float) -> None:
+    async def _end(self, runner: Runner, limit: float) -> None:
         ending = asyncio.create_task(runner.end())
-        await ended([ending], patience, self._forced)
+        await ended([ending], limit, self._forced)
         ending.cancel()
         task = self._tasks.pop(runner.name)
         task.remove_done_callback(self._ended)
@@ -184,19 +184,19 @@ class Consumers:
         await runner.close(self._grace)
         await runner.release()
 
-    async def stop(self, patience: float) -> dict[str, int]:
-        """Let every consumer catch up for at most `patience` seconds, then end and close all of them.
+    async def stop(self, limit: float) -> dict[str, int]:
+        """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
 
         Return the number of records left for the next start, by consumer, without consumers that have none.
         """
         async with self._changing:
-            return await self._stop(patience)
+            return await self._stop(limit)
 
-    async def _stop(self, patience: float) -> dict[str, int]:
+    async def _stop(self, limit: float) -> dict[str, int]:
         for runner in self._runners:
             runner.hurry()
         catching_up = asyncio.create_task(self._caught_up())
-        await ended([catching_up], patience, self._forced)
+        await ended([catching_up], limit, self._forced)
         catching_up.cancel()
         # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):

@@ -16,7 +16,7 @@ from ingestd.api.errors import Unavailable, reason_of
 from .failure_log import FailureLogs
 from .group import Consumers, Died, log_left
 from .runner import Runner
-from .totals import ConsumerTotals
+from .status import ConsumerTotals
 
 __all__ = ["PartitionConsumers"]
 
@@ -98,21 +98,21 @@ class PartitionConsumers:
         await self._in_each([group.ensure_cursors(some) for group, some in zip(self.groups, runners, strict=True)])
         return runners
 
-    async def exchange(self, leaving: Collection[str], coming: Sequence[Sequence[Runner]], patience: float) -> None:
+    async def exchange(self, leaving: Collection[str], coming: Sequence[Sequence[Runner]], limit: float) -> None:
         """End some consumers and start others, which may continue from the same cursors. All others keep running.
 
-        A consumer ends after its present step, or after `patience` seconds.
+        A consumer ends after its present step, or after `limit` seconds.
         """
         groups = zip(self.groups, coming, strict=True)
-        await asyncio.gather(*(group.exchange(leaving, some, patience) for group, some in groups))
+        await asyncio.gather(*(group.exchange(leaving, some, limit) for group, some in groups))
 
-    async def stop(self, patience: float) -> dict[str, int]:
-        """Let every consumer catch up for at most `patience` seconds, then end and close all of them.
+    async def stop(self, limit: float) -> dict[str, int]:
+        """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
 
         Return the number of records left for the next start, by consumer, without consumers that have none.
         """
         left: Counter[str] = Counter()
-        for each in await asyncio.gather(*(group.stop(patience) for group in self.groups)):
+        for each in await asyncio.gather(*(group.stop(limit) for group in self.groups)):
             left.update(each)
         if len(self.groups) > 1:
             log_left(left)

@@ -14,7 +14,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
 from ingestd.support.backoff import Backoff
-from ingestd.support.periodic import seconds_between_looks, seconds_between_steps
+from ingestd.support.periodic import TIMING, seconds_between_looks, seconds_between_steps
 
 from .erasures import REMOVED
 from .failure_log import FailureLog
@@ -27,9 +27,8 @@ __all__ = ["Runner"]
 _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
-_ATTEND = 0.8  # seconds after which the consumer is asked for its next action, even without new records
-_MOST_IDLE = 5.0  # the same at most, with many partitions that have no new records
-_ATTEND_FORCED = 0.02  # the same while the daemon stops and records are buffered
+_MOST_IDLE = 5.0  # seconds after which a consumer of many partitions is asked for its next action at the latest
+_ATTEND_FORCED = 0.02  # seconds until then while the daemon stops and records are buffered
 
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
@@ -55,7 +54,7 @@ class Runner:
     ) -> None:
         """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
         self._grace = grace
-        self._attend_idle = seconds_between_looks(_ATTEND, partitions, _MOST_IDLE)
+        self._attend_idle = seconds_between_looks(TIMING.next_action, partitions, _MOST_IDLE)
         self._between_steps = seconds_between_steps(partitions)
         self._next_step = 0.0
         """The time before which a step waits for further records, by the loop's clock."""
@@ -216,27 +215,27 @@ class Runner:
         if self._outdated and not self._prepared and not self.status.buffered:
             self._outdated = False
             await self._rewind()
-        failure, patience = None, None
+        failure, limit = None, None
         if self.consumer.polls_commands:
-            turn = await self._attend()
+            action = await self._next_action()
             # Records wake the consumer. Only those in its buffer become old without new ones.
-            idle = _ATTEND if self.status.buffered else self._attend_idle
-            patience = idle if turn == "records" else 0.0
+            idle = TIMING.next_action if self.status.buffered else self._attend_idle
+            limit = idle if action == "records" else 0.0
             if self._forced and self.status.buffered:  # the consumer flushes as soon as no more records come
-                patience = min(patience, _ATTEND_FORCED)
-            if turn == "flush":
+                limit = min(limit, _ATTEND_FORCED)
+            if action == "flush":
                 if await self._is_open(opening):
                     async with self._at_work():
                         await self._flush()
                 return
-            if turn == "command" and await self._is_open(opening):
+            if action == "command" and await self._is_open(opening):
                 async with self._at_work():
                     failure = await self._do_command()
         if not self._in_hand:
             clock = asyncio.get_running_loop().time
             since = clock()
-            self._in_hand = await self._next(patience)
-            if self.consumer.polls_commands and clock() - since > _ATTEND:
+            self._in_hand = await self._next(limit)
+            if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return  # an operator may have given a command meanwhile, such as a pause, which comes first
         if self._in_hand and await self._is_open(opening):
             async with self._at_work():
@@ -245,27 +244,27 @@ class Runner:
             raise failure
 
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
-        """Wait for `open`, and return whether it is done. With `polls_commands`, wait no longer than `_ATTEND`."""
+        """Wait for `open`, and return whether it is done. With `polls_commands`, wait `next_action` seconds at most."""
         if not opening.done():
-            await asyncio.wait([opening], timeout=_ATTEND if self.consumer.polls_commands else None)
+            await asyncio.wait([opening], timeout=TIMING.next_action if self.consumer.polls_commands else None)
         if opening.done():
             await opening
         return opening.done()
 
-    async def _attend(self) -> NextAction:
+    async def _next_action(self) -> NextAction:
         """Return the next action, once it is not "nothing"."""
-        while (turn := await self._ask_for_action()) == "nothing":
+        while (action := await self._ask_for_action()) == "nothing":
             await self._learn_age()
             self._moved.set()
-            await asyncio.sleep(_ATTEND)
-        return turn
+            await asyncio.sleep(TIMING.next_action)
+        return action
 
     async def _ask_for_action(self) -> NextAction:
         state = self._store.begin(self._now(), step=True)
-        turn = await self.consumer.next_action(state)
+        action = await self.consumer.next_action(state)
         await self._store.commit(state)
-        self.status.paused = turn == "nothing"
-        return turn
+        self.status.paused = action == "nothing"
+        return action
 
     async def _learn_age(self) -> None:
         """Learn the age of the oldest pending record while the consumer reads nothing."""
@@ -278,8 +277,8 @@ class Runner:
         and store its failure.
         """
         until = asyncio.get_running_loop().time() + seconds
-        while (left := until - asyncio.get_running_loop().time()) > _ATTEND:
-            await asyncio.sleep(_ATTEND)
+        while (left := until - asyncio.get_running_loop().time()) > TIMING.next_action:
+            await asyncio.sleep(TIMING.next_action)
             with suppress(Exception):  # an error here occurs again before the next step
                 await self._ask_for_action()
         await asyncio.sleep(left)
@@ -290,17 +289,17 @@ class Runner:
             with suppress(Unavailable):
                 await self._journal.release(self._cursor)
 
-    async def close(self, patience: float) -> None:
+    async def close(self, limit: float) -> None:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit):
                 await self.consumer.close()
         except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
             _log.exception("%s: could not be closed", self._label)
 
-    async def _next(self, patience: float | None) -> Sequence[Record]:
-        """The next records, or nothing if none arrive within `patience` seconds."""
+    async def _next(self, limit: float | None) -> Sequence[Record]:
+        """The next records, or nothing if none arrive within `limit` seconds."""
         while True:
-            if not await self._wait(patience):
+            if not await self._wait(limit):
                 return ()
             records = await self._ahead.read(self._reached, removed=self.status.removed)
             if records:
@@ -337,10 +336,10 @@ class Runner:
         self._ahead.put_back(records[most - 1].position, records[most:])
         return records[:most]
 
-    async def _wait(self, patience: float | None) -> bool:
+    async def _wait(self, limit: float | None) -> bool:
         consumer, after = self.consumer, self._reached
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit):
                 await self._journal.wait(after, self._cursor)
         except TimeoutError:
             return False

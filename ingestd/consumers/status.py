@@ -1,11 +1,11 @@
-"""The status of a consumer, for metrics, logs and the operators' page."""
+"""The status of a consumer in a partition and over all of them, for metrics, logs and the operators' page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["ConsumerStatus"]
+__all__ = ["ConsumerStatus", "ConsumerTotals"]
 
 
 @dataclass
@@ -73,3 +73,49 @@ class ConsumerStatus:
         if oldest_at is None or not self.pending:
             return 0.0
         return max(0, self.now() - oldest_at) / 1000
+
+
+class ConsumerTotals:
+    """The status of a consumer, as `ConsumerStatus` has it for one partition. It is always up to date.
+
+    Any thread may read it.
+    """
+
+    def __init__(self, parts: Sequence[ConsumerStatus]) -> None:
+        self._parts = tuple(parts)
+        self.name = parts[0].name
+
+    @property
+    def held(self) -> bool:
+        """Whether this daemon has acquired the cursor of at least one partition."""
+        return any(each.held for each in self._parts)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the consumer has asked for nothing in a partition. An operator's pause is for all of them."""
+        return any(each.paused for each in self._parts)
+
+    @property
+    def processed(self) -> int:
+        return sum(each.processed for each in self._parts)
+
+    @property
+    def pending(self) -> int:
+        return sum(each.pending for each in self._parts)
+
+    @property
+    def failures(self) -> int:
+        return sum(each.failures for each in self._parts)
+
+    @property
+    def lost(self) -> int:
+        return sum(each.lost for each in self._parts)
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the consumer fails at present in a partition; None if it works in all of them."""
+        return next((error for each in self._parts if (error := each.last_error) is not None), None)
+
+    @property
+    def oldest_pending_seconds(self) -> float:
+        return max(each.oldest_pending_seconds for each in self._parts)

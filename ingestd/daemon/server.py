@@ -32,7 +32,6 @@ from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
@@ -108,6 +107,9 @@ class Server:
     def of_tenant(self, tenant: str) -> Partition:
         return self._backends.of_tenant(tenant)
 
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        return self._backends.all_of_tenant(tenant)
+
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
 
@@ -170,6 +172,8 @@ class Server:
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
+            if len(self.partitions) > 1:
+                self.watch(self._backends.follow_placements(), name="placements")
             self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
             retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
@@ -217,8 +221,7 @@ class Server:
         self.watch(clocks.run(), name="clocks")
         if self._backends.ownership is not None:
             self.watch(self._backends.ownership.keep(), name="ownership of the state")
-        for name, work in _looking_after_itself(self._metrics):
-            self.watch(work, name=name)
+        self.watch(give_back_free_memory(), name="memory")
         return clocks
 
     async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
@@ -241,7 +244,10 @@ class Server:
     def _begin_to_serve(self, ingest: Ingest, health: Health) -> None:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
-        monitor = LoopMonitor(lambda: plugin_modules(self._generation.plugins.loaded), self._metrics.loop_held)
+        metrics = self._metrics
+        monitor = LoopMonitor(
+            lambda: plugin_modules(self._generation.plugins.loaded), metrics.loop_held, metrics.loop_delay.observe
+        )
         self.watch(monitor.run(), name="loop monitor")
         self.notifier.ready("serving: generation 1")
         self.watch(self.notifier.keepalive(self._describe(ingest, health)), name="systemd keepalive")
@@ -250,7 +256,8 @@ class Server:
         http = generation.config.http
         return Pipeline(
             generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            backpressures=backpressures, observation=self._observation, max_body=int(http.max_body),
+            placements=self._backends.placements, backpressures=backpressures, observation=self._observation,
+            max_body=int(http.max_body),
             max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
             unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
             intakes=generation.plugins.intakes,
@@ -281,8 +288,8 @@ class Server:
         return Operators(
             self._operators, self._generation.config, self._generation.validator, self._run_state.config,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
-            self.partitions, self.store, lambda: self._generation.plugins.hooks, self.unusable_ids, self._observation,
-            self.watch,
+            self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
+            self.unusable_ids, self._observation, self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:
@@ -364,11 +371,6 @@ def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:
     """The limits of each partition, which share one room."""
     first = Backpressure(options.max_waiting, int(options.max_buffered))
     return [first, *(Backpressure(beside=first) for _ in range(partitions - 1))]
-
-
-def _looking_after_itself(metrics: Metrics) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-    yield "memory", give_back_free_memory()
-    yield "loop delay", watch_loop_delay(metrics.loop_delay.observe)
 
 
 @contextlib.contextmanager

@@ -12,11 +12,10 @@ from ingestd.config import Config
 from ingestd.hooks.plugin_validation import check_sink
 
 from .buffered_consumer import BufferedSinkConsumer
-from .filters import check_filter
 from .options import SinkOptions, read_sink_options
 from .sink_consumer import SinkConsumer
 from .status import SinkStatus, feeders_of, sink_statuses
-from .transforms import make_transform
+from .transforms import check_filter, make_transform
 
 __all__ = [
     "BufferedSinkConsumer",

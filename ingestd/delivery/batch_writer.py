@@ -14,9 +14,8 @@ from ingestd.api.sink import Sink
 
 from .evidence import Evidence
 from .options import SinkOptions
-from .shared_sink import SharedSink
+from .shared_sink import SharedSink, within
 from .transforms import RecordTransform
-from .within import within
 
 __all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written"]
 

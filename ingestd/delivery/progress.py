@@ -56,7 +56,7 @@ class LastFailure(msgspec.Struct, frozen=True):
 
 
 _decode_progress = msgspec.json.Decoder(Progress).decode
-_decode_trouble = msgspec.json.Decoder(LastFailure).decode
+_decode_failure = msgspec.json.Decoder(LastFailure).decode
 
 
 async def load_progress(state: State, name: str) -> Progress | None:
@@ -71,12 +71,12 @@ async def save_progress(state: State, name: str, progress: Progress) -> None:
 
 async def load_last_failure(state: State, name: str) -> LastFailure | None:
     found = await state.get(state_key("sink-trouble", "", name))
-    return None if found is None else _decode_trouble(found)
+    return None if found is None else _decode_failure(found)
 
 
-async def save_last_failure(state: State, name: str, trouble: LastFailure | None) -> None:
+async def save_last_failure(state: State, name: str, failure: LastFailure | None) -> None:
     key = state_key("sink-trouble", "", name)
-    if trouble is None:
+    if failure is None:
         await state.delete(key)
     else:
-        await state.put(key, msgspec.json.encode(trouble).decode())
+        await state.put(key, msgspec.json.encode(failure).decode())

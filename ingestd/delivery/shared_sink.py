@@ -1,14 +1,40 @@
-"""A sink that the consumers of several partitions share: its calls never overlap, and all consumers get fair turns."""
+"""Calls to a sink: their time limit, and a sink that the consumers of several partitions share.
+
+The calls of a shared sink never overlap, and all consumers get fair turns.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
+from ingestd.api.errors import SinkFailure, SinkRetry
 from ingestd.api.sink import Sink
 
-from .within import within
+__all__ = ["SharedSink", "within"]
 
-__all__ = ["SharedSink"]
+
+async def within(
+    seconds: float, work: Awaitable[None], what: str, too_long: type[SinkFailure | SinkRetry] = SinkFailure
+) -> None:
+    """Await work of a sink for at most that time.
+
+    Raises `too_long` if it takes longer, and `SinkFailure` if it cancels itself.
+    """
+    limit = asyncio.timeout(seconds)
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        async with limit:
+            await work
+    except TimeoutError as error:
+        if not limit.expired():  # the sink itself raised the TimeoutError
+            raise
+        raise too_long(f"{what} took longer than {seconds:g} s") from error
+    except asyncio.CancelledError as error:
+        if task.cancelling():
+            raise
+        raise SinkFailure(f"{what} was cancelled from within the sink") from error
 
 
 class SharedSink:

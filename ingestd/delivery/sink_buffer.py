@@ -10,8 +10,8 @@ from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 
 from .batch_writer import GivenUp
+from .shared_sink import within
 from .step_result import StepResult
-from .within import within
 
 __all__ = ["Buffered", "SinkBuffer"]
 

@@ -19,6 +19,7 @@ from ingestd.api.record_batch import length_of
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.consumers.erasures import REMOVED
+from ingestd.support.periodic import TIMING
 
 from .batch_plan import BatchPlan, load_plan, save_plan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
@@ -37,13 +38,12 @@ from .dead_letters import (
     whole_record,
 )
 from .evidence import Evidence
-from .filters import make_filter
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
 from .shared_sink import SharedSink
 from .step_result import StepResult
-from .transforms import RecordTransform
+from .transforms import RecordTransform, make_filter
 
 __all__ = ["PREFIX", "SinkConsumer"]
 
@@ -52,7 +52,6 @@ PREFIX = "sink:"
 _T = TypeVar("_T")
 
 _BLANK = b'"erased":true'
-_LOOK = 0.4  # seconds between two looks for commands
 _DISCARDED = 1000  # dead letters discarded in one step
 _LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
 _AHEAD = 500  # records after those in hand that may serve as probes
@@ -128,9 +127,9 @@ class SinkConsumer(Consumer):
         """The last stored plan of a batch, which may be done already."""
         self._results: list[StepResult] = []
         """The results for the present step and for the next step, until they are committed."""
-        self._orders = OperatorCommands()
+        self._commands = OperatorCommands()
         self._looked: float | None = None
-        self._trouble: LastFailure | None = None
+        self._last_failure: LastFailure | None = None
         self._log = DeadLetterLog(sink.name, partition=partition)
 
     @property
@@ -163,7 +162,7 @@ class SinkConsumer(Consumer):
 
     async def close(self) -> None:
         # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
-        self.progress = self.last_reason = self._looked = self._trouble = self._plan = None
+        self.progress = self.last_reason = self._looked = self._last_failure = self._plan = None
         self._results = []
         self._evidence.forget()
         for writer in self._writers:
@@ -171,9 +170,9 @@ class SinkConsumer(Consumer):
         await self._shared.close(self)
 
     async def next_action(self, state: State) -> NextAction:
-        if self._looked is None or time.monotonic() - self._looked >= _LOOK:
+        if self._looked is None or time.monotonic() - self._looked >= TIMING.sink_commands:
             await self._look(state)
-        if self._orders.paused:
+        if self._commands.paused:
             return "nothing"
         if self._next_command() is not None or self._evidence.wanted:
             return "command"
@@ -184,7 +183,7 @@ class SinkConsumer(Consumer):
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
         # In one round trip, which is most of the work of an idle daemon with many partitions.
-        self._orders, self.progress, stored, size = await asyncio.gather(
+        self._commands, self.progress, stored, size = await asyncio.gather(
             load_commands(state, name), load_progress(state, name), load_last_failure(state, name),
             load_letter_bytes(state, name),
         )  # fmt: skip
@@ -194,11 +193,11 @@ class SinkConsumer(Consumer):
         self.letter_bytes = size or 0
         letter = await read_letter(state, name, progress.letters) if progress is not None and progress.dead else None
         self.last_reason = None if letter is None else letter.reason
-        trouble = self._trouble
-        if stored is not None and trouble is not None and (stored.at, stored.reason) == (trouble.at, REMOVED):
-            self._trouble = stored
-        if self._trouble != stored:
-            await save_last_failure(state, name, self._trouble)
+        failure = self._last_failure
+        if stored is not None and failure is not None and (stored.at, stored.reason) == (failure.at, REMOVED):
+            self._last_failure = stored
+        if self._last_failure != stored:
+            await save_last_failure(state, name, self._last_failure)
         self._looked = time.monotonic()
 
     def wants_more(self, records: Sequence[Record]) -> bool:
@@ -233,7 +232,7 @@ class SinkConsumer(Consumer):
         given_up: Sequence[tuple[Record, GivenUp]],
     ) -> list[DeadLetter]:
         """Store the end of some records, and return their dead letters."""
-        letters = [await self._bury(step, progress, *each) for each in given_up]
+        letters = [await self._make_dead_letter(step, progress, *each) for each in given_up]
         progress.delivered += delivered
         progress.given_up += len(letters)
         progress.filtered += filtered
@@ -323,7 +322,7 @@ class SinkConsumer(Consumer):
 
     def _next_command(self) -> OperatorCommand | None:
         done = self.progress.command if self.progress is not None else 0
-        return next((command for command in self._orders.waiting if command.number > done), None)
+        return next((command for command in self._commands.waiting if command.number > done), None)
 
     async def _position(self, journal: Journal) -> int:
         for cursor in await journal.cursors():
@@ -362,7 +361,7 @@ class SinkConsumer(Consumer):
             progress.replayed += written.done - len(written.given_up) - len(written.left_out)
             progress.given_up_again += len(written.given_up)
             for index, given_up in written.given_up.items():
-                letters.append(await self._bury(step, progress, wanted[index], given_up))
+                letters.append(await self._make_dead_letter(step, progress, wanted[index], given_up))
         if progress.at >= last:
             _finish(progress, command)
         return letters
@@ -419,7 +418,7 @@ class SinkConsumer(Consumer):
         await remove_letter(state, self.sink.name, letter.number)
         await add_letter_bytes(state, self.sink.name, -letter.size)
 
-    async def _bury(self, step: Step, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
+    async def _make_dead_letter(self, step: Step, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
         state, present = step.state, await step.read_again(record)
         if present.body != record.body and _BLANK in present.body:
             record, given_up = present, given_up._replace(reason=REMOVED)
@@ -443,11 +442,11 @@ class SinkConsumer(Consumer):
         except (Unavailable, LeaseLost):  # the store failed, not the sink
             raise
         except Exception as error:
-            at, before = times.now(), self._trouble
+            at, before = times.now(), self._last_failure
             since, failures = (at, 0) if before is None else (before.since, before.failures)
-            self._trouble = LastFailure(reason_of(error), since, at, failures + 1)
+            self._last_failure = LastFailure(reason_of(error), since, at, failures + 1)
             raise
-        self._trouble = None
+        self._last_failure = None
         return result
 
 

@@ -11,7 +11,7 @@ import re
 import time
 
 from ingestd.config import OpsOptions
-from ingestd.support.domains import ascii_domain, ip_address
+from ingestd.support.addresses import ascii_domain, ip_address
 
 __all__ = ["OwnHosts"]
 

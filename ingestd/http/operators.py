@@ -12,12 +12,13 @@ from ingestd.api.backend import Partition
 from ingestd.api.options import Address
 from ingestd.api.store import Store
 from ingestd.config import Config
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.observation import Observation
+from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
@@ -79,6 +80,7 @@ class Operators:
     retentions: Retentions
     lines: RecentLines
     partitions: Sequence[Partition]
+    placements: Placements
     store: Store
     """The store over all partitions."""
     hooks: Callable[[], Hooks]

@@ -1,7 +1,8 @@
 """The monitor of the event loop: it names the plugin, sink or consumer that holds the loop while all others wait.
 
-The loop sets a deadline twenty times a second. A thread looks at the loop's stack when a deadline is missed, so an
-event costs nothing more. Time in which the process was suspended, or had no processor, counts for no holder.
+The loop sets a deadline twenty times a second, and measures how late it is. A thread looks at the loop's stack when a
+deadline is missed, so an event costs nothing more. Time in which the process was suspended, or had no processor, counts
+for no holder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ingestd.support.periodic import TIMING
+
 from .loop_holder import Holder, find_holder
 
 __all__ = ["COLLECTOR", "CORE", "HELD", "HoldLog", "LoopMonitor"]
@@ -29,11 +32,10 @@ CORE = "ingestd"
 COLLECTOR = "gc"
 """Python's garbage collector."""
 
-_BEAT = 0.05  # seconds from setting a deadline to the deadline
 _LATE = 0.04  # seconds after a missed deadline until the thread looks
 _LOOK = 0.02  # seconds between two looks
 _OVERSLEPT = 0.01  # seconds by which the monitor's thread may be late
-_BEFORE = _BEAT / 2  # seconds for which the loop had been held, on average, when a deadline passed
+_BEFORE = 0.025  # seconds for which the loop had been held, on average, when a deadline passed
 _JUDGED = HELD - _BEFORE
 _QUIET = 600.0  # seconds without a hold after which a holder's count starts again at 1
 
@@ -57,11 +59,20 @@ class _Look(NamedTuple):
 
 
 class LoopMonitor:
-    """`modules` returns plugin names by module. Each hold calls `count` with the holder's name and seconds."""
+    """`modules` returns plugin names by module. Each hold calls `count` with the holder's name and seconds.
 
-    def __init__(self, modules: Callable[[], Mapping[str, str]], count: Callable[[str, float], None]) -> None:
+    `observe` gets the delay of the loop in seconds at each deadline. A longer delay than between two is always seen.
+    """
+
+    def __init__(
+        self,
+        modules: Callable[[], Mapping[str, str]],
+        count: Callable[[str, float], None],
+        observe: Callable[[float], None],
+    ) -> None:
         self._modules = modules
         self._count = count
+        self._observe = observe
         self._holds = HoldLog()
         self._deadline = 0.0
         self._set = _Reading(0.0, 0.0, 0.0)
@@ -74,12 +85,12 @@ class LoopMonitor:
     async def run(self) -> None:
         """Watch the running loop. Never returns."""
         loop = asyncio.get_running_loop()
-        beat = loop.call_later(_BEAT, lambda: None)
+        beat = loop.call_later(0, lambda: None)
 
-        def go_on() -> None:
+        def go_on() -> None:  # not `every`: its task would see each deadline a turn of the loop later
             nonlocal beat
             self._beat(loop.time())
-            beat = loop.call_later(_BEAT, go_on)
+            beat = loop.call_later(TIMING.loop_monitor, go_on)
 
         self._statistics = _open_statistics()
         self._deadline = loop.time()
@@ -104,9 +115,10 @@ class LoopMonitor:
             late = now - self._deadline
             if looks and late >= _JUDGED:
                 self._judge(looks, late, now)
+        self._observe(max(0.0, now - self._deadline))
         self._collected = 0.0
         self._set = _read(self._statistics, now)
-        self._deadline = now + _BEAT
+        self._deadline = now + TIMING.loop_monitor
 
     def _judge(self, looks: Sequence[_Look], late: float, now: float) -> None:
         """Report the longest call since the deadline if it is long enough, otherwise only count the time."""
@@ -146,7 +158,7 @@ class LoopMonitor:
             before, reading = reading, _read(self._statistics, now)
             if before.at < deadline:
                 # The loop may have run from setting the deadline to the deadline, and waited ever since.
-                before, pause = _Reading(deadline, self._set.ran + _BEAT, self._set.waited), _LATE
+                before, pause = _Reading(deadline, self._set.ran + TIMING.loop_monitor, self._set.waited), _LATE
             self._looks.append(_Look(deadline, before, reading, pause, holder))
             pause = _LOOK
 

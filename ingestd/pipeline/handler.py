@@ -25,7 +25,7 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import Placements
 from ingestd.support.ids import next_uuids
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
@@ -67,6 +67,7 @@ class Pipeline:
         partitions: Sequence[Partition],
         metrics: Metrics,
         *,
+        placements: Placements,
         backpressures: Sequence[Backpressure],
         observation: Observation,
         max_body: int,
@@ -97,10 +98,14 @@ class Pipeline:
             prepare=hooks.prepare,
         )
         self._batch_parser = BatchParser(envelope=OwnBatches.envelope)
+        self._placements = placements
         self._processors = [
-            Processor(hooks, partition.store, partition.journal, backpressure)
-            for partition, backpressure in zip(partitions, backpressures, strict=True)
-        ]
+            Processor(
+                hooks, partition.store, partition.journal, backpressure,
+                None if len(partitions) == 1 else partial(placements.check, index),
+            )
+            for index, (partition, backpressure) in enumerate(zip(partitions, backpressures, strict=True))
+        ]  # fmt: skip
         self._only = self._processors[0] if len(partitions) == 1 else None
         self._failures = Failures()
         self._max_body = max_body
@@ -159,7 +164,7 @@ class Pipeline:
         return self._processors[self._partition_of(principal)]
 
     def _partition_of(self, principal: Principal | None) -> int:
-        return 0 if principal is None else index_of_tenant(principal.tenant, len(self._processors))
+        return 0 if principal is None else self._placements.index_of(principal.tenant)
 
     async def _open(self, request: Request, place: Place) -> tuple[RequestEvents, Sequence[Raw | bytes] | None]:
         """Admit a request. Returns also the bodies of a batch or large event; None for an event of usual size."""

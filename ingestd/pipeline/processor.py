@@ -44,11 +44,20 @@ _thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)
 class Processor:
     """Processes the events of one partition: `store` and `journal` are the partition's."""
 
-    def __init__(self, hooks: Hooks, store: Store, journal: Journal, backpressure: Backpressure) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        store: Store,
+        journal: Journal,
+        backpressure: Backpressure,
+        check: Callable[[str], None] | None = None,
+    ) -> None:
+        """`check` raises `Unavailable` for a tenant that does not belong to the partition now."""
         self.resolver = Resolver(hooks, journal)
         self.store = store
         self.journal = journal
         self.backpressure = backpressure
+        self.check = check
         self.reruns: set[asyncio.Task[None]] = set()
         """Tasks of events that run again."""
 
@@ -115,6 +124,8 @@ class _Processing:
         # An event without a record or with an error is committed too: its result may depend on writes of others, and
         # others may have read its writes by now.
         try:
+            if processor.check is not None:  # in the turn in which the transaction begins
+                processor.check(event.tenant)
             resolved = await processor.resolver.resolve(event, state)
         except Exception as error:  # noqa: BLE001 - it is the result of this event alone
             self._attempts.append(_Attempt(state, None, None, index, parsed, error))

@@ -9,7 +9,7 @@ import msgspec
 from ingestd.api.events import Event, Record, Session
 from ingestd.api.journal import IDEMPOTENCY_KIND, IdempotencyKey, Journal
 from ingestd.api.outcomes import Outcome
-from ingestd.api.store import State, passing_key
+from ingestd.api.store import State, kind_of_tenant, passing_key
 from ingestd.hooks.caller import Hooks
 from ingestd.support.ids import random_uuid
 
@@ -79,6 +79,11 @@ class Resolver:
         return Resolved(Outcome.ACCEPTED, session, event.to_record(), idempotency_key)
 
 
-@lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
 def message_key(tenant: str, message_id: str) -> str:
+    return _message_key(tenant, message_id, kind_of_tenant(IDEMPOTENCY_KIND, tenant))
+
+
+@lru_cache(maxsize=2048)  # used twice while an event is resolved, and hardly ever again
+def _message_key(tenant: str, message_id: str, _kind: str) -> str:
+    """The kind has the tenant's namespace, which may change."""
     return passing_key(IDEMPOTENCY_KIND, tenant, message_id)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from ingestd.api.backend import Backend, DaemonProcess, Partition
@@ -13,10 +16,17 @@ from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 
 from .copy_mark import refuse_unfinished
-from .partitions import PartitionedStore, partition_of
+from .partitions import PartitionedStore
+from .placements import Placements, unfinished
 from .split_journal import Ownership, SplitJournal
 
-__all__ = ["Backends", "open_backends"]
+__all__ = ["QUICK_LOOK", "SLOW_LOOK", "Backends", "open_backends"]
+
+_log = logging.getLogger("ingestd.storage")
+
+_LONG = 30.0  # seconds for which events of a tenant that is moved are refused
+SLOW_LOOK, QUICK_LOOK = 2.0, 0.2
+"""Seconds between two looks of a daemon at the map of moved tenants: the second ones while a tenant is moved."""
 
 
 class Backends:
@@ -49,10 +59,11 @@ class Backends:
             self.partitions = [self._split(backend, apart)]
             if backend.is_shared:
                 self.ownership = Ownership(backend.store, apart.store)
+        self.placements = Placements(len(self.partitions))
         if len(self.partitions) == 1:
             self.store = self.partitions[0].store
         else:
-            self.store = PartitionedStore(self.partitions)
+            self.store = PartitionedStore(self.partitions, self.placements)
 
     def _split(self, backend: Backend, apart: Backend) -> Partition:
         journal = SplitJournal(apart.journal, apart.store, backend.store)
@@ -60,7 +71,24 @@ class Backends:
 
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""
-        return partition_of(tenant, self.partitions)
+        return self.partitions[self.placements.index_of(tenant)]
+
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        """The partitions with records of a tenant: its own first, then those that it was moved from."""
+        return [self.partitions[index] for index in self.placements.indices_of(tenant)]
+
+    async def follow_placements(self) -> None:
+        """Learn of tenants that are moved, and warn of a move that takes long. Never returns."""
+        names, told_at = [each.name for each in self.partitions], time.monotonic()
+        while True:
+            await asyncio.sleep(QUICK_LOOK if self.placements.is_changing else SLOW_LOOK)
+            with contextlib.suppress(Unavailable):  # the back end reports it
+                await self.placements.learn([each.store for each in self.partitions])
+            if not self.placements.is_halted:
+                told_at = time.monotonic()
+            elif time.monotonic() - told_at > _LONG:
+                told_at = time.monotonic()
+                _log.warning("%s", unfinished(self.placements.map, names))
 
     async def places(self) -> Sequence[Mapping[str, str | int]]:
         """Where each partition is, as `Backend.places` returns it. Raises `Unavailable`."""
@@ -74,6 +102,12 @@ class Backends:
             if serving:
                 for place, backend in zip(self._places, self._all, strict=True):
                     await refuse_unfinished(place, backend.partitions[0].store)
+            try:
+                await self.placements.learn([each.store for each in self.partitions])
+            except Unavailable as error:
+                if serving or len(self.partitions) == 1:
+                    raise
+                self.placements.problem = error  # a command may need the other partitions only
             if serving and self.ownership is not None:
                 await self.ownership.take()
                 await self.ownership.compare_store()

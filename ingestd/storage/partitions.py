@@ -1,34 +1,23 @@
-"""The partitions of a back end: which one a tenant belongs to, and one store over all of them."""
+"""One store over all partitions of a back end."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from functools import lru_cache
-from hashlib import blake2b
 
 from ingestd.api.backend import Partition
 from ingestd.api.store import State, Store
 
-__all__ = ["PartitionedStore", "index_of_tenant", "partition_of"]
+from .placements import Placements
 
-
-@lru_cache(maxsize=4096)  # of 200 bytes each; many requests come from few tenants
-def index_of_tenant(tenant: str, partitions: int) -> int:
-    """The index of a tenant's partition. Stored data depends on it, so it never changes."""
-    digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % partitions
-
-
-def partition_of(tenant: str, partitions: Sequence[Partition]) -> Partition:
-    """The partition of a tenant, among all partitions of the back end."""
-    return partitions[0] if len(partitions) == 1 else partitions[index_of_tenant(tenant, len(partitions))]
+__all__ = ["PartitionedStore"]
 
 
 class PartitionedStore(Store):
     """The stores of several partitions as one. State that belongs to no tenant is in the first partition."""
 
-    def __init__(self, partitions: Sequence[Partition]) -> None:
+    def __init__(self, partitions: Sequence[Partition], placements: Placements) -> None:
         self._partitions = partitions
+        self._placements = placements
         self._home = partitions[0].store
 
     @property
@@ -48,7 +37,7 @@ class PartitionedStore(Store):
         return self._home.loss
 
     def of_tenant(self, tenant: str) -> Store:
-        return self._partitions[index_of_tenant(tenant, len(self._partitions))].store
+        return self._partitions[self._placements.index_of(tenant)].store
 
     @property
     def parts(self) -> Sequence[Store]:

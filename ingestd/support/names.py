@@ -1,10 +1,12 @@
-"""Names that operators give: of tenants, apps and permissions."""
+"""Names: those that operators give, and the known one that a misspelt name probably means."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
-__all__ = ["NAME", "check_name"]
+__all__ = ["NAME", "check_name", "nearest"]
 
 NAME = r"^[A-Za-z0-9_.-]{1,64}\Z"
 """A regular expression for the name of a tenant, an app or a permission."""
@@ -15,3 +17,10 @@ def check_name(name: str) -> str:
     if not re.match(NAME, name):
         raise ValueError(f"expected a name of 1 to 64 letters, digits, - _ and ., got {name!r}")
     return name
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most similar to this one, ignoring case, or None if no name is similar."""
+    by_folded = {each.casefold(): each for each in known}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1)
+    return by_folded[found[0]] if found else None

@@ -24,6 +24,7 @@ class Timing:
     consumers: float = 0.25
     erasures: float = 1.0
     keys: float = 0.5
+    loop_monitor: float = 0.05
     losses: float = 0.25
     memory: float = 0.25
     overview: float = 5.0
@@ -40,6 +41,17 @@ class Timing:
     sqlite_sweep: float = 0.1
     state_sizes: float = 5.0
     systemd: float = 5.0
+
+    # Further times, by which others wait for a daemon
+    next_action: float = 0.8
+    redis_cursor: float = 0.5
+    redis_heartbeat: float = 1.5
+    redis_lease: float = 5.0
+    redis_report: float = 10.0
+    redis_report_shared: float = 6.0
+    redis_slot_repair: float = 60.0
+    sink_commands: float = 0.4
+    viewer_lingers: float = 10.0
 
 
 TIMING = Timing()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +15,7 @@ from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
-from ingestd.api.output import columns, write, write_data
+from ingestd.api.output import columns, write, write_data, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
@@ -26,7 +25,7 @@ from .marks import TENANTS, DecidedOrder, Marks
 from .models import MODELS
 from .record_size import recorded_id
 from .report import BY, Report
-from .report_text import csv_lines, json_lines, table
+from .report_text import csv_lines, members, table
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -91,9 +90,13 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     _only_one({*marks})
     owner, mark = next(iter(marks.items()), (tenant, None))
     found: list[dict[str, Any]] = []
-    for partition in _partitions(owner, daemon):
+    places = _partitions(owner, daemon)
+    for partition in places:
         with missing.tolerating(partition):
-            found += await _records(order_id, tenant, mark, partition.journal)
+            # The position in a mark is of one journal, and a tenant that was moved has records in several.
+            found += await _records(order_id, tenant, mark if len(places) == 1 else None, partition.journal)
+    if len(places) > 1:
+        found.sort(key=lambda body: str(body.get("decidedAt")))
     _only_one({body["tenant"] for body in found})
     # An attribution comes before its reversals, so retention may have removed the attribution only.
     if mark is None and not found:
@@ -104,7 +107,7 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     while found and found[0]["type"] != "attribution":  # reversals of a superseded order
         del found[0]
     if arguments.json:
-        write_data(json.dumps(body) for body in found)
+        write_json(*found)
     else:
         for body in found:
             if body["type"] == "attribution":
@@ -118,7 +121,7 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
 
 def _partitions(tenant: str | None, daemon: Daemon) -> Sequence[Partition]:
     """The partitions with the records of a tenant, or of all tenants."""
-    return daemon.partitions if tenant is None else [daemon.of_tenant(tenant)]
+    return daemon.partitions if tenant is None else daemon.all_of_tenant(tenant)
 
 
 def _only_one(tenants: set[str]) -> None:
@@ -195,7 +198,7 @@ async def report(arguments: Namespace, daemon: Daemon) -> None:
                     report.add(body)
     rows = report.rows()
     if arguments.json:
-        write_data(json_lines(rows, arguments.by))
+        write_json(*(members(row, arguments.by) for row in rows))
     elif arguments.csv:
         lines = csv_lines(rows, arguments.by)
         write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")

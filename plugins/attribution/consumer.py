@@ -21,11 +21,10 @@ from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
 from .people import People, credited_key, user_key, visitor_key
-from .public_orders import PublicOrders
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Exclusions
-from .untrusted import UntrustedRecords
+from .untrusted import PublicOrders, UntrustedRecords
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
@@ -187,7 +186,7 @@ class AttributionConsumer(Consumer):
             return
         people = People(step.state, rules.order_memory)
         if earlier is not None:
-            step.append(supersede(order, earlier, await people.of(earlier)))
+            step.append(supersede(order, earlier, await people.of(order.tenant, earlier)))
             self.tally.reversal("superseded")
             _add(changes, superseded_change(order.tenant, earlier))
         visitors = await journeys.visitors(order.tenant, order.anonymous_id, user_id)
@@ -281,7 +280,8 @@ class AttributionConsumer(Consumer):
             self.tally.reversal("too_many")
             await UntrustedRecords(step.state).add(refund, is_excess=True)
             return mark
-        reversal = reverse(refund, mark, await People(step.state, self._rules.order_memory).of(mark))
+        whom = await People(step.state, self._rules.order_memory).of(refund.tenant, mark)
+        reversal = reverse(refund, mark, whom)
         if reversal is None:
             self.tally.reversal("nothing_left")
             return mark

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ingestd.api.store import State, key_digest, state_key, tenant_digest
+from ingestd.api.store import State, key_digest, kind_of_tenant, state_key, tenant_digest
 
 from .marks import DecidedOrder, Order, entry_life
 from .record_size import MAX_CREDITED, bounded, encode, user_id
@@ -85,34 +85,34 @@ class People:
         await self._state.put(key, f"{tenant_digest(tenant)}{encode((text, generation)).decode()}", life)
         return f"{key_digest(tenant, text)}:{generation}"
 
-    async def of(self, mark: DecidedOrder) -> Whom:
+    async def of(self, tenant: str, mark: DecidedOrder) -> Whom:
         """The person and touchpoint of a decided order. Nothing is known if an earlier version decided it."""
-        touchpoint = await self._credited(mark)
+        touchpoint = await self._credited(tenant, mark)
         if mark.person is None:
             return Whom(None, None, touchpoint)
         visitor_ref, user_ref = mark.person
-        visitor = await self._id(VISITOR, visitor_ref)
-        user = None if user_ref is None else await self._id(USER, user_ref)
+        visitor = await self._id(VISITOR, tenant, visitor_ref)
+        user = None if user_ref is None else await self._id(USER, tenant, user_ref)
         if visitor is None or (user is None and user_ref is not None):
             ids = ("anonymousId", "sessionId", "dispatchId")
             touchpoint = touchpoint and {name: None if name in ids else each for name, each in touchpoint.items()}
             return Whom(None, None, touchpoint, is_forgotten=True)
         return Whom(visitor, user, touchpoint)
 
-    async def _id(self, kind: str, reference: str) -> str | None:
+    async def _id(self, kind: str, tenant: str, reference: str) -> str | None:
         digest, _, generation = reference.partition(":")
-        known = await self._state.get(f"{kind}:{digest}")
+        known = await self._state.get(f"{kind_of_tenant(kind, tenant)}:{digest}")
         if known is None:
             return None
         text, found = _decode_id(known)
         return text if found == generation else None
 
-    async def _credited(self, mark: DecidedOrder) -> Mapping[str, Any] | None:
+    async def _credited(self, tenant: str, mark: DecidedOrder) -> Mapping[str, Any] | None:
         """The credited touchpoint, or its id alone if its visitor has been forgotten. None for a direct order."""
         if mark.credited is None:
             return None
         event_id, visitor = mark.credited
-        for member, _ in await self._state.window(f"{CREDITED}:{visitor}"):
+        for member, _ in await self._state.window(f"{kind_of_tenant(CREDITED, tenant)}:{visitor}"):
             touchpoint = _decode_touchpoint(member)
             if touchpoint["eventId"] == event_id:
                 return touchpoint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from ingestd.support.terminal import aligned, cut, display_width, printable
 
 from .report import BY, Report, Row, number
 
-__all__ = ["csv_lines", "json_lines", "money", "table"]
+__all__ = ["csv_lines", "members", "money", "table"]
 
 _BAR = 24
 _CURRENCY = 3  # columns for the currency above the bars
@@ -26,20 +25,15 @@ _JOINERS = "\u200c\u200d"  # Persian and Indian scripts need them
 _FORMULA = re.compile(rf"[\s{_JOINERS}]*[=+\-@＝＋－＠]")  # noqa: RUF001 - spreadsheets treat wide characters alike
 
 
-def json_lines(rows: Sequence[Row], by: str) -> Iterator[str]:
-    """A JSON object a line, in ASCII, so that no control character reaches a terminal."""
-    return (json.dumps(_members(row, by)) for row in rows)
-
-
 def csv_lines(rows: Sequence[Row], by: str) -> Iterator[str]:
     """A header and a line for each row (RFC 4180), without line ends. No cell is a formula in a spreadsheet."""
     yield _csv_line([*BY[by], *Row._fields[1:], "kind"])
     for row in rows:
-        cells = _members(row, by).values()
+        cells = members(row, by).values()
         yield _csv_line([_harmless(cell or "") if isinstance(cell, str | None) else cell for cell in cells])
 
 
-def _members(row: Row, by: str) -> dict[str, Any]:
+def members(row: Row, by: str) -> dict[str, Any]:
     """The columns. `kind` comes last: it tells a direct order from a campaign with a source of that name."""
     names, fields = BY[by], row.campaign.fields or (row.campaign.label,)
     numbers = {name: number(getattr(row, name)) for name in Row._fields[2:]}

@@ -192,12 +192,16 @@ async def add_all(state: State, changes: Iterable[Change], give_way: Callable[[]
     if not wanted:
         return
     await state.load(keys=[_key(*each) for each in wanted], sets=[_TENANTS])
+    names: dict[int, _Name] = {}
+    """The names in the rollups of tenants: those of all together lack the rows of a tenant that was moved here."""
     for (tenant, length, index), some in wanted.items():
         key = _key(tenant, length, index)
         text = await state.get(key)
         rows = {_key_of(row): row for row in _decode(text)} if text is not None else {}
+        if tenant is not None:
+            names |= {row.digest: row.campaign for row in rows.values()}
         for change in some:
-            _add(rows, change)
+            _add(rows, change if tenant is not None else change._replace(names={**names, **change.names}))
             await give_way()
         await state.put(key, _encode([*rows.values()]).decode(), (index + _KEPT[length]) * length - state.now)
     await _remember_tenants(state, tenants)
@@ -226,7 +230,7 @@ def _row(rows: dict[_Key, Sums], digest: int, change: Change) -> tuple[Sums | No
         if (digest, currency) not in rows and len(rows) >= _MAX_ROWS + _MAX_ROWS_OF_OTHERS:
             currency, counts = None, False  # no shop has so many currencies
     row = rows.get((digest, currency))
-    if row is None and change.orders > 0 and name is not None:
+    if row is None and name is not None:
         none = [0.0] * len(MODELS)
         row = rows[digest, currency] = Sums(digest, name, currency, none, none.copy(), none.copy())
     return row, counts

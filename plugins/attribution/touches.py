@@ -10,7 +10,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 
 import msgspec
 
-from ingestd.support.domains import ascii_domain
+from ingestd.support.addresses import ascii_domain
 
 from .campaigns import Fields
 

@@ -1,17 +1,14 @@
-"""Orders, refunds and cancellations that were ignored because a public key sent them. `attribution show` lists them.
-
-Either public keys decide nothing here, or there were too many.
-"""
+"""What public keys may decide: their orders of a day are limited, and what was ignored is remembered."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ingestd.api.store import State, state_key
+from ingestd.api.store import State, state_key, tenant_digest
 
 from .marks import Order, Refund, remember_tenant
 
-__all__ = ["Untrusted", "UntrustedRecords"]
+__all__ = ["MAX_OF_USER", "MAX_OF_VISITOR", "PublicOrders", "Untrusted", "UntrustedRecords"]
 
 _MAX_KEPT = 20  # of an order
 _EXCESS = " too many"
@@ -52,3 +49,38 @@ class UntrustedRecords:
 
 def _key(tenant: str, order_id: str) -> str:
     return state_key("attribution-untrusted", tenant, order_id)
+
+
+MAX_OF_VISITOR = 100
+"""Orders of public keys that are attributed in a day (UTC). Each may write 64 KiB."""
+MAX_OF_USER = 1000
+"""The same for a user, who may have many devices."""
+
+_DAY = 86_400_000
+_LIFE_OF_COUNT = 31 * _DAY
+"""The clock ends the life of a number, but the journal decides what counts. Attribution may be late by 30 days."""
+
+
+class PublicOrders:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def add(self, order: Order, anonymous_id: str | None, user_id: str | None) -> bool:
+        """Count an order on its day of receipt, unless it is one too many. Returns whether it has room.
+
+        Without an id the order counts for nobody, because many visitors may have sent it.
+        """
+        counts = []
+        tag = tenant_digest(order.tenant)  # so that a copy to other partitions finds the tenant
+        for kind, text, most in (("visitor", anonymous_id, MAX_OF_VISITOR), ("user", user_id, MAX_OF_USER)):
+            if text is not None:
+                day = order.received_at // _DAY
+                key = state_key(f"attribution-public-{kind}", order.tenant, f"{day}:{text}")
+                known = await self._state.get(key)
+                count = 0 if known is None else int(known.removeprefix(tag))
+                if count >= most:
+                    return False
+                counts.append((key, count))
+        for key, count in counts:
+            await self._state.put(key, f"{tag}{count + 1}", _LIFE_OF_COUNT)
+        return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import secrets
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.options import Duration
-from ingestd.api.output import write, write_data
+from ingestd.api.output import write, write_result
 from ingestd.api.store import Store
 from ingestd.api.times import format_time, now
 from ingestd.support.names import check_name
@@ -121,15 +120,12 @@ async def create(args: Namespace, daemon: Daemon) -> None:
 
 async def list_keys(args: Namespace, daemon: Daemon) -> None:
     keys = sorted((await read_keys(daemon.store.begin(now()))).values(), key=lambda key: (key.created_at, key.id))
-    if args.json:
-        write_data(json.dumps(_facts(key)) for key in keys)
-        return
     rows = [("ID", "KIND", "TENANT", "STATE", "GRANTS", "CREATED", "LABEL")]
     rows += [
         (key.id, key.kind, key.tenant, _state(key), _grants(key), format_time(key.created_at), key.label)
         for key in keys
     ]
-    write(table(rows))
+    write_result(*map(_facts, keys), lines=table(rows), as_json=args.json)
 
 
 async def rotate(args: Namespace, daemon: Daemon) -> None:
@@ -181,9 +177,6 @@ async def _change(store: Store, given: str, change: Callable[[Key], Key], cure: 
 
 def _show(key: Key, *, as_json: bool) -> None:
     """Print a new or rotated key with its secret."""
-    if as_json:
-        write_data([json.dumps({"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key))])
-        return
     lines = [f"id:      {key.id}"]
     if key.secret:
         lines.append(f"secret:  {key.secret}   (shown once: keep it now)")
@@ -194,7 +187,8 @@ def _show(key: Key, *, as_json: bool) -> None:
         lines.append(f"grants:  {_grants(key)}")
     if key.previous_until is not None:
         lines.append(f"the old secret is valid until {format_time(key.previous_until)}")
-    write(lines)
+    facts = {"id": key.id, "secret": key.secret, **_facts(key)} if key.secret else _facts(key)
+    write_result(facts, lines=lines, as_json=as_json)
 
 
 def _facts(key: Key) -> dict[str, Any]:

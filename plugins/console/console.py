@@ -27,8 +27,9 @@ class Console(OperatorsPart):
         operators.watch(every("overview", self._overview.add_sample, first=0), name="overview")
         self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)
         journeys = JourneyReader(
-            operators.hooks, operators.partitions, operators.unusable_ids, disclosure=self._disclosure
-        )
+            operators.hooks, operators.partitions, operators.placements, operators.unusable_ids,
+            disclosure=self._disclosure,
+        )  # fmt: skip
         self.routes = [*page_routes(self._overview.render, self._live), *data_routes(journeys, self._dead_letters)]
 
     def _disclosure(self) -> Disclosure:

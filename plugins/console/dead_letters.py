@@ -20,9 +20,8 @@ from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import presentable
 from ingestd.support.record_head import read_head
 
-from .disclosure import Disclosure
-from .journeys.names import shortened
-from .journeys.turns import Turns
+from .disclosure import Disclosure, shortened
+from .journeys import Turns
 
 __all__ = ["DeadLetterPages", "LetterBound"]
 

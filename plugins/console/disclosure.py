@@ -14,12 +14,13 @@ from typing import Any
 
 from ingestd.api.errors import Refused
 from ingestd.config import Config, ShowData
+from ingestd.support.terminal import printable
 from ingestd.validation.faults import is_value_free
 from ingestd.validation.schema_files import SchemaFile
 from ingestd.validation.schema_places import ITEM, UNDECLARED, declared_names
 from ingestd.validation.validator import Validator
 
-__all__ = ["Disclosure", "disclosure_of"]
+__all__ = ["Disclosure", "Names", "disclosure_of", "shortened"]
 
 _MOST_ITEMS = 3  # of an array
 _NOT_SHOWN = "(not shown)"
@@ -108,3 +109,36 @@ class Disclosure:
 
 def disclosure_of(config: Config, validator: Validator) -> Disclosure:
     return Disclosure(config.ops.show_data, validator.sources, validator.keys)
+
+
+_LONGEST = 200  # characters of a text that a caller chose
+
+
+def shortened(text: str) -> str:
+    """The text for a page: without invisible characters, and cut."""
+    text = printable(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+class Names:
+    """Names ids by their kind and a pseudonym, such as `visitor #1f3a09bc`. The ids that a viewer has typed are shown.
+
+    Live events have the same pseudonyms.
+    """
+
+    def __init__(self, typed: Collection[str], disclosure: Disclosure) -> None:
+        self._typed = typed
+        self._disclosure = disclosure
+
+    @property
+    def hide(self) -> bool:
+        """Whether ids and free texts of callers are hidden."""
+        return self._disclosure.level != "all"
+
+    def name(self, kind: str, value: str | None) -> str | None:
+        """The id itself, or its name; None for no id."""
+        if value is None:
+            return None
+        if not self.hide or value in self._typed:
+            return shortened(value)
+        return f"{kind} {self._disclosure.pseudonym(value)}"

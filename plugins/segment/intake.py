@@ -9,17 +9,48 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_plus
 
-from ingestd.api.errors import ConfigError, Refused
+import msgspec
+
+from ingestd.api.errors import BadRequest, ConfigError, Refused
 from ingestd.api.events import Endpoint, Principal, Request
-from ingestd.api.intake import Intake, Route
+from ingestd.api.intake import Intake, Message, Route
+from ingestd.api.times import parse_time
 from ingestd.support.unusable_ids import UnusableIds
 
-from .loaders import settings_of_project, source_config, take_metrics
 from .names import EventNames
-from .stored_messages import StoredMessages
-from .translation import SegmentTranslation
+from .translation import OK, SegmentTranslation
 
-__all__ = ["SegmentIntake"]
+__all__ = ["SegmentIntake", "StoredMessages", "settings_of_project", "source_config", "take_metrics"]
+
+
+def take_metrics(parameters: Mapping[str, str]) -> bytes:
+    """For analytics.js, which reports figures about itself. They are dropped."""
+    return OK
+
+
+def settings_of_project(parameters: Mapping[str, str]) -> bytes:
+    """For analytics.js with `cdnURL`: one integration, which sends to its `apiHost`, and no reports about itself."""
+    return msgspec.json.encode({
+        "integrations": {"Segment.io": {"apiKey": parameters["key"]}},
+        "plan": {"track": {"__default": {"enabled": True, "integrations": {}}}},
+        "metrics": {"sampleRate": 0},
+    })  # fmt: skip
+
+
+def source_config(parameters: Mapping[str, str]) -> bytes:
+    """For RudderStack's SDK: a source without destinations, and without reports about itself."""
+    off = {"enabled": False}
+    return msgspec.json.encode({
+        "source": {
+            "id": "ingestd",
+            "name": "ingestd",
+            "enabled": True,
+            "workspaceId": "ingestd",
+            "config": {"statsCollection": {"errors": off, "metrics": off}},
+            "destinations": [],
+        },
+    })  # fmt: skip
+
 
 _LONGEST_CREDENTIAL = 1024  # characters
 
@@ -111,3 +142,31 @@ def _in_query(query: str) -> str | None:
     _, named, rest = f"&{query}".partition("&writeKey=")
     key = rest.partition("&")[0]
     return unquote_plus(key) or None if named and len(key) <= _LONGEST_CREDENTIAL else None
+
+
+class StoredMessages(SegmentTranslation):
+    """Translates messages that were received long ago, mostly by another server."""
+
+    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
+        self._said.clear()  # there may be millions of messages
+        received_at = _take_instant(message, "receivedAt")
+        if received_at is not None:
+            self._received_at = received_at
+            if isinstance(message.get("timestamp"), str) and parse_time(message["timestamp"]) is not None:
+                message.pop("sentAt", None)  # the server has corrected this time by the clock of the client
+        else:
+            message.pop("sentAt", None)  # without a time of receipt it does not tell how wrong the clock was
+        read = super().read(index, message, raw)
+        at = received_at if read.at is None else read.at
+        return msgspec.structs.replace(read, at=at, received_at=received_at)
+
+
+def _take_instant(message: dict[str, Any], name: str) -> int | None:
+    text = message.get(name)
+    if text is None:
+        return None
+    instant = parse_time(text) if isinstance(text, str) else None
+    if instant is None:
+        raise BadRequest.of_member(f"/{name}", "expected an RFC 3339 time", "format")
+    del message[name]
+    return instant

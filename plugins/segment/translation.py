@@ -16,10 +16,11 @@ from ingestd.support.ids import named_uuid
 from ingestd.support.json_text import decode_json
 from ingestd.support.unusable_ids import UnusableIds
 
-from .loaders import OK
 from .names import EventNames
 
-__all__ = ["SegmentTranslation"]
+__all__ = ["OK", "SegmentTranslation"]
+
+OK = b'{"success":true}'
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _LARGEST_WHOLE = 2**53

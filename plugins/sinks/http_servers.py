@@ -12,7 +12,7 @@ from tornado.iostream import StreamClosedError
 from tornado.simple_httpclient import HTTPTimeoutError
 
 from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
-from ingestd.support.domains import ascii_domain
+from ingestd.support.addresses import ascii_domain
 
 __all__ = ["ServerUrl", "advice", "connection_failure", "read_url", "trust"]
 

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api import times
+from ingestd.support.durable_files import sync
 
-from .rotated_files import RotatedFiles, sync_folder
+from .rotated_files import RotatedFiles
 
 __all__ = ["LineFile"]
 
@@ -65,7 +66,7 @@ class LineFile:
             self._own(fd)
             _cut_torn_line(fd)
             os.fsync(fd)
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
             if self._rotate_every is not None:
                 self._begun = _begun(fd)
         except BaseException:
@@ -156,7 +157,7 @@ def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)
 
 
 def _cut_torn_line(fd: int) -> None:

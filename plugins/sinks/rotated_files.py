@@ -6,14 +6,15 @@ compressed. The number grows by one, whether or not the last file is compressed.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["RotatedFiles", "sync_folder"]
+from ingestd.support.durable_files import sync
+
+__all__ = ["RotatedFiles"]
 
 
 class _Rotated(NamedTuple):
@@ -60,7 +61,7 @@ class RotatedFiles:
                 return
             # A crash may leave both files. Their content is the same, so the compressed one may be overwritten.
             part.rename(_compressed(plain))
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
             plain.unlink(missing_ok=True)
 
     def remove_parts(self) -> None:
@@ -77,12 +78,3 @@ class RotatedFiles:
 
 def _compressed(plain: Path) -> Path:
     return plain.with_name(f"{plain.name}.gz")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -52,7 +52,7 @@ class Entries:
         """For each kind of entry that was missed, the kinds that transactions missed next."""
         self._beginning = False
         """Whether a load is scheduled."""
-        self._adrift: set[str] = set()
+        self._invalidated: set[str] = set()
         """Keys whose row the commit in progress still changes, although their entry was invalidated."""
         self.pinned: frozenset[str] = frozenset()
         """Keys that are not evicted once they are loaded."""
@@ -149,7 +149,7 @@ class Entries:
     def _begin(self) -> None:
         """Load the wanted keys. Wait if the commit in progress still changes one of their rows."""
         self._beginning = False
-        if self._loading or not self._wanted or not self._adrift.isdisjoint(self._wanted):
+        if self._loading or not self._wanted or not self._invalidated.isdisjoint(self._wanted):
             return
         self._loading, self._wanted = self._wanted, {}
         try:
@@ -188,23 +188,23 @@ class Entries:
                 weight -= entry.weight
                 yield key
 
-    def land(self, flown: Iterable[Entry]) -> None:
+    def end_commit(self, written: Iterable[Entry]) -> None:
         """End the commit in progress, whether it succeeded or failed."""
-        for entry in flown:
+        for entry in written:
             entry.in_flight = False
-        self._adrift.clear()
+        self._invalidated.clear()
         self._let_go(0)
         if self._wanted:
             self._begin()
 
-    def kill(self, entry: Entry) -> None:
+    def invalidate(self, entry: Entry) -> None:
         """Forget an entry whose state was never stored, and mark it so that its readers fail."""
         entry.invalidated = True
         entry.dirty = False
         if self._known.get(entry.key) is entry:
             self._remove(entry.key)
             if entry.in_flight:
-                self._adrift.add(entry.key)
+                self._invalidated.add(entry.key)
 
     def set_ends(self, ends: Iterable[tuple[str, int]]) -> None:
         """Give entries in memory an end if they have none, as the caller does in the file."""

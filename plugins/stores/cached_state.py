@@ -55,7 +55,7 @@ class CachedState(State):
         """Undo the writes that no commit holds yet. Transactions that have read them are refused."""
         for entry in self.written:
             if entry.dirty:
-                self.entries.kill(entry)
+                self.entries.invalidate(entry)
 
     def _at_hand(self, key: str) -> Entry | None:
         """Like `look`, for an entry in memory. Most are, and another coroutine would cost as much as the work."""

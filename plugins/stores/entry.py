@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ingestd.api import contents
 from ingestd.api.store import Field
 
-from .fields import FieldChanges, Fields
-from .text_memory import text_memory
+from .fields import FieldChanges, Fields, text_memory
 
 __all__ = [
     "Change",
     "Entry",
     "Row",
     "SetEntry",
+    "cache_keys",
     "is_renewal",
     "is_set",
     "key_of",
@@ -243,3 +244,8 @@ def make_entry(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
     if not is_set(key):
         return Entry(key) if row is None else Entry(key, *row)
     return SetEntry(key) if row is None else SetEntry(key, row[1])
+
+
+def cache_keys(entries: Iterable[contents.Entry]) -> list[str]:
+    """The keys under which the cache has these entries, whether they are sets or not."""
+    return [name for entry in entries for name in (entry.key, set_key(entry.key))]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 from ingestd.api import hookimpl
 from ingestd.cli.command_line import JSON, Command, CommandLine
 
-from .export.arguments import add_arguments as add_export_arguments
-from .forget.arguments import add_arguments as add_forget_arguments
-from .importing.arguments import add_arguments as add_import_arguments
-from .moving.arguments import add_arguments as add_copy_arguments
-from .moving.arguments import add_compare_arguments
+from .arguments import (
+    add_backup_arguments,
+    add_compare_arguments,
+    add_copy_arguments,
+    add_export_arguments,
+    add_forget_arguments,
+    add_import_arguments,
+    add_place_arguments,
+    add_restore_arguments,
+)
 
 __all__ = ["register_commands"]
 
@@ -64,20 +67,28 @@ def _commands() -> Iterator[Command]:
         add_compare_arguments,
         json=JSON,
     )
+    yield Command(
+        "partitions place",
+        f"{__name__}.placing.command:place",
+        "move a tenant with all its data to another partition",
+        ["ingestd partitions place shop --partition 07"],
+        add_place_arguments,
+        json=JSON,
+    )
     backup = "/var/lib/ingestd/backup/monday.db"
     yield Command(
         "store backup",
-        f"{__name__}.backups:back_up",
+        f"{__name__}.moving.command:back_up",
         "write a checked copy of the SQLite store to a new file, also beside a running daemon",
         [f"ingestd store backup {backup}"],
-        _add_new_file,
+        add_backup_arguments,
     )
     yield Command(
         "store restore",
-        f"{__name__}.backups:restore",
+        f"{__name__}.moving.command:restore",
         "replace the SQLite store by a backup, and keep the former file",
         [f"ingestd store restore {backup}"],
-        _add_backup,
+        add_restore_arguments,
     )
     yield Command(
         "forget",
@@ -87,11 +98,3 @@ def _commands() -> Iterator[Command]:
         add_forget_arguments,
         json=JSON,
     )
-
-
-def _add_new_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the file to write; it must not exist")
-
-
-def _add_backup(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", type=Path, help="the backup")

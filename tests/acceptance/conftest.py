@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon, Shop
+from tests.support.forked import short_times
 from tests.support.imports import records_of_each_type
 from tests.support.sink_desk import Desk
 from tests.support.told_sink import told_installed
@@ -37,8 +38,8 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def told_sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Daemons and commands find the sink of type `told`."""
-    with told_installed(tmp_path_factory.mktemp("site")):
+    """Daemons and commands find the sink of type `told`. Operators' commands need not wait for daemons."""
+    with told_installed(tmp_path_factory.mktemp("site")), short_times(sink_commands=0.05, next_action=0.1):
         yield
 
 

@@ -51,11 +51,11 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         began = received(shop)
         clock.write_text("+400d")
         assert track(shop, daemon, messageId="m-1") == first  # also before the daemon has looked
-        wait_until(lambda: logged(daemon, "the system's clock has jumped 400 d ahead. The daemon goes on by"))
+        wait_until(lambda: logged(daemon, "d ahead. The daemon goes on by"))
         assert track(shop, daemon)["session"] == {**first["session"], "isNew": False}
         assert received(shop) - began < HOUR
         assert 399 * 86_400 < daemon.metric("ingestd_clock_jump_seconds") < 401 * 86_400
-        assert "the system's clock has jumped 400 d ahead" in daemon.ops("/readyz").body.decode()
+        assert "d ahead, which the daemon does not follow" in daemon.ops("/readyz").body.decode()
         clock.write_text("+0")
         wait_until(lambda: logged(daemon, "the system's clock is back"))
         assert daemon.metric("ingestd_clock_jump_seconds") == 0

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Reply, Shop
+from tests.support.forked import short_times
 from tests.support.live import EventStream
 from tests.support.redis_shop import redis_shop
 from tests.support.webhook_server import webhook_server
@@ -51,10 +52,11 @@ def test_nothing_that_a_sink_or_a_page_says_names_the_person_afterwards(tmp_path
         hook.answer = lambda _: Reply(400, {}, f"{SAID} is bad".encode())
         sink = f'type = "webhook"\nurl = "{hook.url}"\nretry = {{ initial = "20ms", max = "50ms" }}'
         tables = {"sinks.hook": f"{sink}\nbatch = {{ max_events = 1 }}", "ops": 'show_data = "all"'}
-        with open_shop(tmp_path, store, tables) as shop, shop.serve() as daemon, EventStream(daemon) as stream:
+        quick = short_times(erasures=0.1, sink_commands=0.05, next_action=0.1)
+        with open_shop(tmp_path, store, tables) as shop, quick, shop.serve() as daemon, EventStream(daemon) as stream:
             for who in (ADA, {"anonymousId": "another"}):
                 assert daemon.post("/track", {**EVENT, **who}, shop.public.id).status == 200
-            wait_until(lambda: is_delivered(daemon))
+            wait_until(lambda: any(b'"another"' in each.content for each in hook.received) and is_delivered(daemon))
             hook.answer = lambda _: Reply(503, {}, b"")
             assert daemon.post("/identify/public", {**ADA, "traits": {"a": "MARK-trait"}}, shop.public.id).status == 200
             assert daemon.post("/track", {**EVENT, **ADA}, shop.public.id).status == 200

@@ -41,7 +41,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["wheel", "pip install .", "editable"])
+@pytest.fixture(params=["wheel", "pip install .", pytest.param("editable", marks=pytest.mark.long)])
 def installed(request: pytest.FixtureRequest, environment: Path, source: Path) -> str:
     if request.param != "wheel":
         kind = ["--editable"] if request.param == "editable" else []

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
-from tests.support.forked import INGESTD, Command
+from tests.support.forked import INGESTD, Command, short_times
 from tests.support.partitioned import PartitionedShop, partitions_installed, tenant_in
 from tests.support.told_sink import SOURCE, Told
 
@@ -50,7 +50,8 @@ class Shops(PartitionedShop):
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with partitions_installed(tmp_path_factory.mktemp("site"), {"told": SOURCE}):
+    site = tmp_path_factory.mktemp("site")
+    with partitions_installed(site, {"told": SOURCE}), short_times(sink_commands=0.05, next_action=0.1):
         yield
 
 

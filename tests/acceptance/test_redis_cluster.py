@@ -20,6 +20,7 @@ import pytest
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
 from tests.support.daemon import Daemon, run_ingestd
+from tests.support.forked import QUICK_REDIS, short_times
 from tests.support.journeys import TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
@@ -37,7 +38,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 def shop(cluster: RedisCluster, tmp_path: Path) -> Iterator[ClusterShop]:
     """A shop without data, on a cluster in good health."""
     # Requests to the port of an ended daemon must not reach another program.
-    yield ClusterShop(tmp_path, cluster=cluster, host=own_host())
+    with short_times(**QUICK_REDIS):
+        yield ClusterShop(tmp_path, cluster=cluster, host=own_host())
     for node in cluster.running:
         node.signal(signal.SIGCONT)
     cluster.settle()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.acceptance import test_redis_daemons
 from tests.support.daemon import Daemon
+from tests.support.forked import QUICK_REDIS
 from tests.support.one_partition_shop import OnePartitionShop
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 
@@ -39,7 +40,7 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_redis_daemons, "redis_shop", shop_on_cluster)
-        patch.setattr(test_redis_daemons, "SETTLED", test_redis_daemons.TAKEOVER)
+        patch.setattr(test_redis_daemons, "SETTLED", 2 * QUICK_REDIS["redis_report_shared"])
         yield
 
 

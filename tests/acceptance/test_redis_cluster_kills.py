@@ -23,6 +23,7 @@ from tests.support.attribution_reference import Reference, Rules
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop
 from tests.support.daemon import run_ingestd
+from tests.support.forked import QUICK_REDIS, short_times
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 
@@ -111,7 +112,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 @pytest.fixture
 def shop(cluster: RedisCluster, tmp_path: Path) -> Iterator[ClusterShop]:
     # Requests to the port of an ended daemon must not reach another program.
-    yield ClusterShop(tmp_path, cluster=cluster, host=own_host())
+    with short_times(**QUICK_REDIS):
+        yield ClusterShop(tmp_path, cluster=cluster, host=own_host())
     cluster.settle()
     for node in cluster.primaries():
         cluster.ask(node, "FLUSHALL")

@@ -26,6 +26,7 @@ from ingestd.api.times import format_time, now, parse_time
 from tests.support.backends import sqlite_backend
 from tests.support.clients import at_once, wait_until
 from tests.support.daemon import Daemon, Reply, Shop
+from tests.support.forked import QUICK_REDIS, short_times
 from tests.support.journals import append
 from tests.support.journeys import DAY, HOUR, IDENTIFY, SERVER, TRACK, attributions, derived
 from tests.support.ports import own_host
@@ -190,7 +191,8 @@ def test_the_archive_has_everything_once_and_in_order(redis: RedisShop, daemons:
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
 def test_a_takeover_by_another_daemon_continues_after_the_last_record(tmp_path: Path, *, is_killed: bool) -> None:
     result = 'ingestd_attribution_orders_total{result="attributed"}'
-    with redis_shop(tmp_path) as shop, Daemon(shop.config) as first:
+    times = QUICK_REDIS if is_killed else {}
+    with redis_shop(tmp_path) as shop, short_times(**times), Daemon(shop.config) as first:
         send(shop, first, TRACK, "visitor", dispatchId="mail")
         order = {"key": "Order Completed", "data": {"order_id": "before", "revenue": 40}}
         send(shop, first, SERVER, "visitor", **order)
@@ -212,7 +214,7 @@ def test_a_takeover_by_another_daemon_continues_after_the_last_record(tmp_path: 
 
 def test_a_daemon_that_was_suspended_beyond_its_lease_attributes_nothing_twice(tmp_path: Path) -> None:
     result = 'ingestd_attribution_orders_total{result="attributed"}'
-    with redis_shop(tmp_path) as shop, shop.serve_with(2) as daemons:
+    with redis_shop(tmp_path) as shop, short_times(**QUICK_REDIS), shop.serve_with(2) as daemons:
         numbers = iter(range(1_000_000))
         other = daemons[1]
 
@@ -367,7 +369,7 @@ def test_killed_at_random_they_are_one_shop(tmp_path: Path, count: int, seed: in
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)
     # Requests to the port of an ended daemon must not reach another program.
-    with redis_shop(tmp_path, host=own_host()) as shop, ExitStack() as stack:
+    with redis_shop(tmp_path, host=own_host()) as shop, short_times(**QUICK_REDIS), ExitStack() as stack:
         daemons = [stack.enter_context(Daemon(shop.config)) for _ in range(count)]
         with Customers(shop, daemons, seed) as customers:
             for _ in range(KILLS):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.consumer import Step
 from ingestd.api.events import Record
-from ingestd.plugins.attribution import public_orders
+from ingestd.plugins.attribution import untrusted
 from ingestd.plugins.attribution.journeys import link_key, visitors_key
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.record_size import texts_of
@@ -394,7 +394,7 @@ async def test_a_large_record_keeps_each_campaign_once() -> None:
 async def test_the_orders_of_a_public_key_a_day_are_limited(
     tmp_path: Path, user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(public_orders, "MAX_OF_USER", 120)
+    monkeypatch.setattr(untrusted, "MAX_OF_USER", 120)
     shop = Shop()
     most = 120 if user else 100
 

@@ -24,7 +24,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.observability.metrics import Metrics
 from ingestd.support.backoff import Backoff
 from ingestd.testing.sinks import make_records

@@ -50,6 +50,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.storage.split_journal import SplitJournal
+from ingestd.support.periodic import TIMING
 from ingestd.testing.records import make_records
 from tests.support.apart import Apart
 from tests.support.journals import append, running, until
@@ -72,8 +73,8 @@ ALL = 10**9
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that look for operator commands all the time."""
-    monkeypatch.setattr("ingestd.delivery.sink_consumer._LOOK", 0.0)
-    monkeypatch.setattr("ingestd.consumers.runner._ATTEND", 0.02)
+    monkeypatch.setattr(TIMING, "sink_commands", 0.0)
+    monkeypatch.setattr(TIMING, "next_action", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -1085,8 +1086,8 @@ class TestRedis(Sinks):
 
     async def test_another_daemon_continues_an_unfinished_command(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first daemon hangs, and has lost its cursor when it wakes up."""
-        monkeypatch.setattr("ingestd.plugins.stores.redis.journal.LEASE", 1.5)
-        monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
+        monkeypatch.setattr(TIMING, "redis_lease", 1.5)
+        monkeypatch.setattr(TIMING, "redis_heartbeat", 0.1)
         shelf = Shelf(refused={1, 2})
         async with self.backend() as backend, self.backend() as other:
             await append(backend, view(3))

@@ -153,7 +153,7 @@ def test_the_copies_of_an_interrupted_import_are_marked_by_the_next_one(
     target, files = Target(tmp_path, "target"), written(tmp_path, [visit(1, "v", "news"), order(2, "v")])
     target.take(files, tenant="shop")
     with monkeypatch.context() as patched:
-        patched.setattr("ingestd.plugins.tools.importing.former_copies.completed", interrupt)
+        patched.setattr("ingestd.plugins.tools.importing.known_records.completed", interrupt)
         with pytest.raises(KeyboardInterrupt):
             target.take(files, tenant="shop", state=True)
     assert len(target.exported()) == 4

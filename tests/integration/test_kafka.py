@@ -15,7 +15,7 @@ import pytest
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.plugins.sinks.kafka import KafkaSink
-from ingestd.plugins.sinks.kafka.topic import TopicTemplate
+from ingestd.plugins.sinks.kafka.messages import TopicTemplate
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.daemon import Shop

@@ -120,7 +120,12 @@ class Watched:
 
     def __init__(self) -> None:
         self.held: list[tuple[str, float]] = []
-        self.monitor = LoopMonitor(lambda: {__name__: "shop"}, lambda name, seconds: self.held.append((name, seconds)))
+        self.delays: asyncio.Queue[float] = asyncio.Queue()
+        self.monitor = LoopMonitor(
+            lambda: {__name__: "shop"},
+            lambda name, seconds: self.held.append((name, seconds)),
+            self.delays.put_nowait,
+        )
 
 
 async def settle() -> None:
@@ -214,12 +219,16 @@ async def test_a_sink_a_consumer_a_task_and_a_timer_are_named(caplog: pytest.Log
     assert functions == ["write", "settle", "process", "look_around"]
 
 
-async def test_holds_by_ingestd_itself_are_counted_and_not_logged() -> None:
+async def test_holds_by_ingestd_itself_are_measured_and_counted_and_not_logged() -> None:
     async with watching() as watched:
         asyncio.get_running_loop().call_soon(time.sleep, LONG)
         await settle()
         await settle()
     assert [name for name, _ in watched.held] == ["ingestd"]
+    delays = [watched.delays.get_nowait() for _ in range(watched.delays.qsize())]
+    assert len(delays) >= 5
+    assert min(delays) >= 0
+    assert max(delays) >= LONG - 0.1
 
 
 async def test_holds_by_the_garbage_collector_are_named_gc(shop: tuple[Shop, Hooks]) -> None:

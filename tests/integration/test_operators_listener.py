@@ -22,11 +22,11 @@ from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.operators import OpsRoute
 from ingestd.http.ops import make_ops_app
 from ingestd.pipeline.observation import Observation
-from ingestd.plugins.console import live as live_package
 from ingestd.plugins.console import page_routes as page_handlers
 from ingestd.plugins.console.live import Arrival, ArrivalFilter, LiveEvents, Source
 from ingestd.plugins.console.page_routes import page_routes
 from ingestd.plugins.openapi.served import OpenApiHandler
+from ingestd.support.periodic import TIMING
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.journals import until
@@ -176,7 +176,7 @@ async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.M
 
 
 async def test_a_stream_ends_some_time_after_its_last_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_package, "_LINGER", 0.05)
+    monkeypatch.setattr(TIMING, "viewer_lingers", 0.05)
     observation = Observation()
     live = live_events(Validator.load(None), observation=observation)
     with live.view(ArrivalFilter()), live.view(ArrivalFilter(key="")):

@@ -19,7 +19,7 @@ from ingestd.api.events import Record
 from ingestd.api.record_batch import Batch
 from ingestd.api.sink import Sink, Span
 from ingestd.consumers.partitions import PartitionConsumers
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions, feeders_of, sink_statuses
 from ingestd.delivery.operator_commands import set_paused
 from ingestd.testing.sinks import make_records

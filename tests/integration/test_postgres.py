@@ -543,7 +543,7 @@ async def test_a_server_process_that_hangs_and_dies_during_a_large_write_is_surv
 async def test_a_batch_of_several_portions_is_written_as_a_whole_or_not_at_all(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.postgres.copying._PORTION", 2000)
+    monkeypatch.setattr("ingestd.plugins.sinks.postgres.rows._PORTION", 2000)
     first, last = make_records(20), make_records(20)
     async with warehouse.opened() as sink:
         warehouse.sql(f"""

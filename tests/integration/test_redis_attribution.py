@@ -13,6 +13,7 @@ import pytest
 from ingestd.api.backend import Backend
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.support.periodic import TIMING
 from tests.integration import (
     test_attribution,
     test_attribution_bounds,
@@ -68,9 +69,9 @@ def arranged(server: RedisServer, make: Callable[[RedisServer, Path], Backend]) 
     """Replace the SQLite back end of these tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opener(server, make))
-        patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
-        patch.setattr("ingestd.plugins.stores.redis.beats._BEAT", LEASE / 3)
-        patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
+        patch.setattr(TIMING, "redis_lease", LEASE)
+        patch.setattr(TIMING, "redis_heartbeat", LEASE / 3)
+        patch.setattr(TIMING, "redis_cursor", LEASE / 10)
         yield
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingestd.api.backend import Backend
+from ingestd.support.periodic import TIMING
 from tests.integration import test_attribution_bounds, test_attribution_replay, test_attribution_rollups
 from tests.integration.test_redis_attribution import LEASE, prefix_of
 from tests.support import attribution
@@ -44,7 +45,7 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attribution, "sqlite_backend", opened)
-        patch.setattr("ingestd.plugins.stores.redis.journal.LEASE", LEASE)
-        patch.setattr("ingestd.plugins.stores.redis.beats._BEAT", LEASE / 3)
-        patch.setattr("ingestd.plugins.stores.redis.journal._RETRY", LEASE / 10)
+        patch.setattr(TIMING, "redis_lease", LEASE)
+        patch.setattr(TIMING, "redis_heartbeat", LEASE / 3)
+        patch.setattr(TIMING, "redis_cursor", LEASE / 10)
         yield

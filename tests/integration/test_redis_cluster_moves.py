@@ -17,6 +17,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.support.periodic import TIMING
 from tests.support.cluster_daemons import opened, serving
 from tests.support.journals import append, read_all, running, until
 from tests.support.redis_cluster import RedisCluster, announced_port, redis_cluster
@@ -142,8 +143,8 @@ async def test_a_move_that_is_given_up_is_a_loss(
     cluster: RedisCluster, owner: str, part: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`part` of the keys has moved. Redis 7.0 moves the newest first."""
-    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.2)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.adoption._WAIT", 1.0)
+    monkeypatch.setattr(TIMING, "redis_heartbeat", 0.2)
+    monkeypatch.setattr(TIMING, "redis_slot_repair", 1.0)
     async with opened(cluster, 2) as (one, two):
         partition = one.backends[2]
         await fill(partition, 500_000)

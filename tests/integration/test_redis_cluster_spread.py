@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from ingestd.api.events import Record
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import index_of_tenant
 from tests.support.journals import append
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
 from tests.support.redis_server import RedisServer

@@ -51,12 +51,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(autouse=True)
 def _quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     set_lease(monkeypatch, 1.5)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.journal._RETRY", 0.05)
+    monkeypatch.setattr(TIMING, "redis_heartbeat", 0.1)
+    monkeypatch.setattr(TIMING, "redis_cursor", 0.05)
 
 
 def set_lease(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("ingestd.plugins.stores.redis.journal.LEASE", seconds)
+    monkeypatch.setattr(TIMING, "redis_lease", seconds)
 
 
 class Daemons:

@@ -20,6 +20,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import JournalStats, RecordInfo, size_of
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.support.periodic import TIMING
 from tests.support.journals import append, read_all, until
 from tests.support.redis_pieces import pieces_of_journal
 from tests.support.redis_server import RedisServer, redis_server
@@ -37,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingestd.plugins.stores.redis.link.PIECE_BYTES", PIECE)
-    monkeypatch.setattr("ingestd.plugins.stores.redis.beats._BEAT", 0.1)
+    monkeypatch.setattr(TIMING, "redis_heartbeat", 0.1)
 
 
 @asynccontextmanager

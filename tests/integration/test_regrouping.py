@@ -32,7 +32,7 @@ from ingestd.plugins.tools.moving.journals import records_of, set_cursors
 from ingestd.plugins.tools.moving.regrouped_comparison import compare_regrouped
 from ingestd.plugins.tools.moving.regrouped_copy import RegroupedCopy
 from ingestd.plugins.tools.moving.sides import Side, open_sides
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import index_of_tenant
 from tests.support.partitioned_backend import PartitionedBackend
 
 PLUGINS = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))

@@ -23,7 +23,6 @@ from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.ops import make_ops_app
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.exposition import Exposition
-from ingestd.observability.metrics.loop_delay import watch_loop_delay
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.scrape import parse
@@ -167,14 +166,3 @@ def test_each_labelled_child_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) 
         for reason in Refusal:
             metrics.refused(reason)
     assert len(looked_up) == len({*looked_up}) >= len(Refusal)
-
-
-async def test_the_delay_of_the_loop_is_measured() -> None:
-    delays: asyncio.Queue[float] = asyncio.Queue()
-    watching = asyncio.create_task(watch_loop_delay(delays.put_nowait))
-    try:
-        assert await delays.get() >= 0
-        time.sleep(0.3)  # noqa: ASYNC251 - the test blocks the loop on purpose
-        assert await delays.get() >= 0.15  # a measurement was due after a tenth of a second
-    finally:
-        watching.cancel()

@@ -32,6 +32,7 @@ from ingestd.pipeline.observation import Observation
 from ingestd.pipeline.responses import Answer
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
+from ingestd.storage.placements import Placements
 from ingestd.validation.validator import Validator
 from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
@@ -181,6 +182,7 @@ async def pipeline_on(backend: Backend, links: Links) -> AsyncIterator[Pipeline]
     validator = Validator.load(None)
     yield Pipeline(
         Hooks(manager), validator, backend.store, backend.partitions, metrics,
+        placements=Placements(1),
         backpressures=[backpressure], observation=Observation(), max_body=10_000, max_batch_body=10_000,
         unusable_ids=unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
     )  # fmt: skip

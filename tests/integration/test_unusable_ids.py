@@ -30,6 +30,7 @@ from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.storage.placements import Placements
 from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
@@ -60,6 +61,7 @@ class Door:
             manager.register(plugin)
         self._pipeline = Pipeline(
             Hooks(manager), VALIDATOR, backend.store, backend.partitions, self.metrics,
+            placements=Placements(1),
             backpressures=[Backpressure(10_000)], observation=Observation(), max_body=1 << 20, max_batch_body=1 << 22,
             unusable_ids=UnusableIds(), unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ class PluginDaemon:
     def of_tenant(self, tenant: str) -> Partition:
         (partition,) = self.partitions
         return partition
+
+    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
+        return self.partitions
 
     def plugin(self, name: str) -> object | None:
         return self.plugins.get(name)

@@ -29,6 +29,7 @@ from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.observation import Observation
 from ingestd.plugins.session import SessionPlugin
+from ingestd.storage.placements import Placements
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 
@@ -106,6 +107,7 @@ async def open_door(
         validator = Validator.load(schemas)
         pipeline = Pipeline(
             Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
+            placements=Placements(1),
             backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], observation=Observation(),
             max_body=int(options.max_body), max_batch_body=int(options.max_batch_body),
             unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),

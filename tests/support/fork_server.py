@@ -1,14 +1,16 @@
 """A process that has imported ingestd, and forks itself for each command. `forked.py` starts it and sends requests.
 
-A request is a JSON object with the arguments, the folder and the umask, together with the three standard streams. The
-answer is the number of a new process, a child of the requester like a process that it starts itself.
+A request is a JSON object with the arguments, the folder, the environment and the umask, together with the three
+standard streams. The answer is the number of a new process, a child of the requester like one that it starts itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
+import gettext
 import importlib
 import io
 import json
@@ -34,6 +36,7 @@ def main() -> int:
     requests = socket.socket(fileno=int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who wait for commands
     _import_all()
+    gettext.find = functools.cache(gettext.find)  # type: ignore[assignment]  # argparse looks 145 times
     gc.collect()
     gc.freeze()
     while True:
@@ -43,7 +46,11 @@ def main() -> int:
         pid = _fork()
         if pid == 0:
             requests.close()
-            _become(program, streams, **json.loads(message))
+            request = json.loads(message)
+            from ingestd.support.periodic import TIMING
+
+            vars(TIMING).update(request.pop("times"))
+            _become(program, streams, **request)
             from ingestd.__main__ import main as command
 
             return _end(command())
@@ -72,7 +79,9 @@ def _fork() -> int:
     return pid
 
 
-def _become(program: str, streams: list[int], arguments: list[str], folder: str, umask: int) -> None:
+def _become(
+    program: str, streams: list[int], arguments: list[str], folder: str, environment: dict[str, str], umask: int
+) -> None:
     """Makes this process look like the installed command that has just been started."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -80,12 +89,16 @@ def _become(program: str, streams: list[int], arguments: list[str], folder: str,
     sys.stdin = sys.__stdin__ = _reopened(sys.stdin, "rb")  # type: ignore[misc]  # both are set, as by a start
     sys.stdout = sys.__stdout__ = _reopened(sys.stdout, "wb")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _reopened(sys.stderr, "wb")  # type: ignore[misc]
+    os.environ.clear()
+    os.environ.update(environment)
     os.chdir(folder)
     os.umask(umask)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     importlib.invalidate_caches()  # folders of the module path may have changed
     sys.argv = [program, *arguments]
-    _rename([sys.executable, *sys.argv])
+    # Here others read them: `ps`, and `ingestd reload`.
+    _overwrite(48, [sys.executable, *sys.argv])
+    _overwrite(50, [f"{name}={value}" for name, value in environment.items()])
 
 
 def _end(code: int) -> int:
@@ -113,10 +126,10 @@ def _reopened(old: Any, mode: str) -> io.TextIOWrapper:
     )  # fmt: skip
 
 
-def _rename(command: list[str]) -> None:
-    """Writes the command over this process's arguments, where `ps` and `ingestd reload` read it."""
-    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
-    text = b"\0".join(map(os.fsencode, command))[: end - start - 1]
+def _overwrite(field: int, texts: list[str]) -> None:
+    """Writes texts into memory that /proc shows. This field of /proc/self/stat is its start, and the next its end."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[field - 3 : field - 1])
+    text = b"\0".join(map(os.fsencode, texts))[: end - start - 1]
     ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 

@@ -7,22 +7,43 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from .fork_server import CLONE
 
-__all__ = ["INGESTD", "Command", "fork_servers", "run"]
+__all__ = ["INGESTD", "QUICK_REDIS", "Command", "fork_servers", "run", "short_times"]
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
-_ROOM = " " * 4000  # for the arguments of the processes that it forks
+_ROOM = " " * 4000  # for the arguments of the processes that it forks, and for their environment
+_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "FAKETIME", "MALLOC")
+"""Variables that count when a process starts begin with these. The others are set in the forked process."""
 _MOST_SERVERS = 3
 _DEARER_THAN = 2  # real starts
+_times: dict[str, float] = {}
+"""Times of `Timing` that forked processes have instead of the usual ones."""
 _PLAIN = (True, None, None, None, -1, False, -1)
 """The defaults of `Popen`: signals restored; no group, groups, user, umask, session or process group."""
+
+
+QUICK_REDIS = {"redis_lease": 2.0, "redis_heartbeat": 0.5, "redis_report": 3.0, "redis_report_shared": 2.5}
+"""Times with which a daemon on Redis is missed soon, and yet may be late on a busy machine."""
+
+
+@contextmanager
+def short_times(**seconds: float) -> Iterator[None]:
+    """Gives other times of `Timing` to the daemons that are started meanwhile."""
+    before = {**_times}
+    _times.update(seconds)
+    try:
+        yield
+    finally:
+        _times.clear()
+        _times.update(before)
 
 
 class _Server:
@@ -33,14 +54,17 @@ class _Server:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, _SERVER, INGESTD, str(theirs.fileno()), _ROOM],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                env={**environment, "ROOM": _ROOM},
             )  # fmt: skip
 
-    def start(self, arguments: list[str], folder: str, streams: list[int]) -> int:
+    def start(self, arguments: list[str], folder: str, environment: dict[str, str], streams: list[int]) -> int:
         """The number of a new process, which is our child."""
         status = Path("/proc/self/status").read_text()
         umask = int(status.partition("Umask:")[2].split()[0], 8)
-        request = {"arguments": arguments, "folder": folder, "umask": umask}
+        request = {
+            "arguments": arguments, "folder": folder, "environment": environment, "umask": umask, "times": _times,
+        }  # fmt: skip
         socket.send_fds(self._requests, [json.dumps(request).encode()], streams)
         pid = int(self._requests.recv(100) or 0)
         assert pid > 0, "the fork server has failed"
@@ -64,7 +88,7 @@ class _Starts:
 
     def server(self, environment: Mapping[str, str]) -> _Server | None:
         self._count += 1
-        if self._server is None and self._count > _DEARER_THAN:
+        if self._server is None and (self._count > _DEARER_THAN or _times):
             self._server = _Server(environment)
         return self._server
 
@@ -79,7 +103,7 @@ class _Starts:
 
 _lock = Lock()
 _starts: dict[frozenset[tuple[str, str]], _Starts] = {}
-"""By environment, the latest last. A process keeps the one with which it was started, so each needs a server."""
+"""By the variables that count when a process starts, the latest last."""
 
 
 def fork_servers() -> set[int | None]:
@@ -112,14 +136,14 @@ class Command(subprocess.Popen[Any]):
 def _fork(arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: list[int]) -> int | None:
     """The number of the forked process, None if there is no fork server for this environment."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    key = frozenset(kept.items())
+    key = frozenset((name, value) for name, value in kept.items() if name.startswith(_AT_START))
     with _lock:
         starts = _starts.pop(key) if key in _starts else _Starts()
         _starts[key] = starts
         if len(_starts) > _MOST_SERVERS:
             _starts.pop(next(iter(_starts))).close()
         server = starts.server(kept)
-        return None if server is None else server.start(list(map(os.fsdecode, arguments)), folder, streams)
+        return None if server is None else server.start(list(map(os.fsdecode, arguments)), folder, kept, streams)
 
 
 def run(command: Sequence[str], *, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:

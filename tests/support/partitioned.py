@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import index_of_tenant
 
 from . import partitioned_backend
 from .daemon import Key, Shop

@@ -21,6 +21,7 @@ from ingestd.plugins.attribution.explanation import explain_order, text_lines
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader
+from ingestd.storage.placements import Placements
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import Attribution, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
@@ -62,7 +63,7 @@ def reader(attribution: Attribution) -> JourneyReader:
     options = AttributionPlugin.Options(exclude_sources=RULES.exclude_sources)
     hooks, backend = hooks_of(attribution=AttributionPlugin(options)), attribution.backend
     disclosure = Disclosure("all", [], [])
-    return JourneyReader(lambda: hooks, backend.partitions, UnusableIds(), disclosure=lambda: disclosure)
+    return JourneyReader(lambda: hooks, backend.partitions, Placements(1), UnusableIds(), disclosure=lambda: disclosure)
 
 
 async def asked(attribution: Attribution, **query: str) -> Any:

@@ -22,7 +22,7 @@ from ingestd.api.sink import Sink
 from ingestd.delivery.batch_writer import BatchWriter, GivenUp
 from ingestd.delivery.evidence import Evidence
 from ingestd.delivery.options import BatchOptions, RetryOptions, SinkOptions
-from ingestd.delivery.within import within
+from ingestd.delivery.shared_sink import within
 from tests.support.journals import until
 
 Mood = Literal["up", "down", "hangs", "answer lost"]

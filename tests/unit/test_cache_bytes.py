@@ -17,9 +17,8 @@ from ingestd.api.store import Field
 from ingestd.http import host_header as host
 from ingestd.plugins.stores.cache import Entries, Loaded
 from ingestd.plugins.stores.entry import Change, Row, SetEntry, set_key
-from ingestd.plugins.stores.fields import Fields
-from ingestd.plugins.stores.text_memory import text_memory
-from ingestd.support import domains
+from ingestd.plugins.stores.fields import Fields, text_memory
+from ingestd.support import addresses
 
 MIB = 1 << 20
 EMOJI = "\N{GRINNING FACE}"
@@ -115,7 +114,7 @@ def ids(characters: int, character: str) -> Iterable[str]:
         (lambda part: store.key_digest("shop", part), ids(64, "x"), 4),
         (lambda part: store.state_key("link", "shop", part), ids(64, EMOJI), 1),
         (lambda name: host.check_host("HTTP/1.1", {"Host": name}), (f"{n:06d}{'x' * 16_000}" for n in range(300)), 1),
-        (domains.ascii_domain, (f"{number:06d}{'ü' * 1000}" for number in range(2000)), 1),
+        (addresses.ascii_domain, (f"{number:06d}{'ü' * 1000}" for number in range(2000)), 1),
     ],
     ids=["keys", "digests", "keys beyond ASCII", "hosts", "domains"],
 )

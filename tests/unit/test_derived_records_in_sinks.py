@@ -14,8 +14,7 @@ from ingestd.api.events import Record
 from ingestd.api.times import format_time, parse_time
 from ingestd.plugins.sinks.clickhouse.rows import rows_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
-from ingestd.plugins.sinks.kafka.messages import MessageMaker
-from ingestd.plugins.sinks.kafka.topic import TopicTemplate
+from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.parquet.rows import make_table, read
 from ingestd.plugins.sinks.postgres.rows import row_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.support.domains import ascii_domain, ip_address
+from ingestd.support.addresses import ascii_domain, ip_address
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ingestd.api.events import Record
 from ingestd.api.exposure import is_local
 from ingestd.api.options import read_options
 from ingestd.api.sink import Sink
-from ingestd.cli.check.risks import sink_risks
+from ingestd.cli.check.config_faults import sink_risks
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.nats import NatsSink

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.events import Record
-from ingestd.delivery.filters import Filter, check_filter, make_filter
 from ingestd.delivery.options import FilterOptions
+from ingestd.delivery.transforms import Filter, check_filter, make_filter
 from ingestd.testing.records import make_records, make_records_of_every_type
 
 KEYS = ["Page View", "Product Viewed", "Order Completed"]

@@ -29,12 +29,11 @@ from ingestd.api.journeys import (
     JourneyRecords,
 )
 from ingestd.config import ShowData
-from ingestd.plugins.console.disclosure import Disclosure
-from ingestd.plugins.console.journeys import JourneyReader, SearchLimits
-from ingestd.plugins.console.journeys.names import Names
+from ingestd.plugins.console.disclosure import Disclosure, Names
+from ingestd.plugins.console.journeys import JourneyReader, SearchLimits, Turns
 from ingestd.plugins.console.journeys.people import PersonRecords
 from ingestd.plugins.console.journeys.search import JournalSearch
-from ingestd.plugins.console.journeys.turns import Turns
+from ingestd.storage.placements import Placements
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import Shop
 from tests.support.backends import sqlite_backend
@@ -61,7 +60,7 @@ def reader(
 ) -> Any:
     hooks, disclosure = hooks_of(**plugins), Disclosure(show_data, [], [])
     made = JourneyReader(
-        lambda: hooks, backend.partitions, UnusableIds(), disclosure=lambda: disclosure,
+        lambda: hooks, backend.partitions, Placements(1), UnusableIds(), disclosure=lambda: disclosure,
         limits=limits or SearchLimits(),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.api.output import ALIKE, ESCAPED
+from ingestd.api.output import ALIKE, ESCAPED, write_result
 from ingestd.support.terminal import display_width, printable
 
 OWN_SIGNS = "█░→…“”\N{RIGHT SINGLE QUOTATION MARK}—"
@@ -52,6 +53,21 @@ def test_a_log_loses_no_character(encoding: str, text: str) -> None:
     shown = text.encode(encoding, ESCAPED).decode(encoding)
     for letter in text:
         assert letter in shown or letter in OWN_SIGNS or f"{ord(letter):x}" in shown
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_result_is_json_in_ascii_or_lines_for_people(
+    *, as_json: bool, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    values = [{"text": "\x1b[2J日本\n"}, 7]
+    write_result(*values, lines=["Größe"], as_json=as_json)
+    printed = capfdbinary.readouterr().out.decode()
+    if not as_json:
+        assert printed == "Größe\n"
+        return
+    assert printed.isascii()
+    assert [json.loads(line) for line in printed.splitlines()] == values
+    assert printed.replace("\n", "").isprintable()
 
 
 STREAMS = """

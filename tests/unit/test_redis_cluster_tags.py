@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from ingestd.plugins.stores.redis.cluster.tags import partition_tags
 from ingestd.plugins.stores.redis.cluster.topology import SLOTS
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import index_of_tenant
 from tests.support.zipf import Nodes, zipf_sizes
 
 PARTITIONS = 64

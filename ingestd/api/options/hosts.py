@@ -8,7 +8,7 @@ import socket
 from typing import Any
 from urllib.parse import unquote
 
-from ingestd.support.domains import ascii_domain, ip_address
+from ingestd.support.addresses import ascii_domain, ip_address
 
 __all__ = ["HostName", "Origin"]
 

@@ -20,6 +20,7 @@ from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.storage.copy_mark import refuse_unfinished
+from ingestd.storage.placements import unfinished
 from ingestd.storage.store_loss import CURE
 
 from .report import Report
@@ -48,7 +49,9 @@ async def look_at_store(
             found += await _losses(backends.partitions, backends.store, plugins)
             report.add("store", found)  # before further reads: they fail if the store refuses everything
             report.add("store", await _unfinished_copy(config, backends.partitions[0].store))
-            partitions, missing = await _look_at_journals(backends.partitions)
+            if (move := unfinished(backends.placements.map, [each.name for each in backends.partitions])) is not None:
+                report.add("store", [CheckResult("placement", move, "warning")])
+            partitions, missing = await _read_journals(backends.partitions)
             report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
             try:
                 report.add("plugins", await plugins.hooks.advise(backends.store))
@@ -106,7 +109,7 @@ class _Journal(NamedTuple):
         return newest[0].at if newest else None
 
 
-async def _look_at_journals(partitions: Sequence[Partition]) -> tuple[list[_Journal], Mapping[str, str]]:
+async def _read_journals(partitions: Sequence[Partition]) -> tuple[list[_Journal], Mapping[str, str]]:
     """The journals, and the reasons why some partitions are out of reach."""
     found, missing = [], MissingPartitions(partitions)
     for partition in partitions:

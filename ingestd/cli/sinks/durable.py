@@ -21,8 +21,8 @@ class Durable(NamedTuple):
     """The position of the sink's cursor, None without a cursor."""
     progress: Progress | None
     """None before the first record."""
-    orders: OperatorCommands
-    trouble: LastFailure | None
+    commands: OperatorCommands
+    failure: LastFailure | None
 
     @property
     def lost(self) -> int:

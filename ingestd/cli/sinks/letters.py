@@ -15,7 +15,7 @@ from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import columns, write
+from ingestd.api.output import columns, write, write_json, write_result
 from ingestd.config import Config
 from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
@@ -26,8 +26,7 @@ from ingestd.support.terminal import cut, printable, table
 
 from .durable import read_durable, read_progress
 from .given import Given, Outcome
-from .names import check_configured, check_known, known_sinks
-from .partitions import find_partition, named
+from .partitions import check_configured, check_known, find_partition, known_sinks, named
 from .progress_bar import ProgressBar
 from .running import Run, check_ready, leave, make_feeder, waiting
 
@@ -49,7 +48,7 @@ async def list_letters(arguments: argparse.Namespace, config: Config, plugins: P
             with missing.tolerating(partition):
                 async for found in _read(name, partition):
                     if arguments.json:
-                        write([json.dumps(_facts(name, found))])
+                        write_json(_facts(name, found))
                     else:
                         letters.append(found)
     if letters:
@@ -72,7 +71,7 @@ async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
     facts = _facts(name, _Found(partition.name, letter))
     record = None if whole is None else msgspec.json.decode(whole.body)
     if arguments.json:
-        write([json.dumps({**facts, "record": record})])
+        write_json({**facts, "record": record})
         return
     write(table([(f"{fact}:", printable(str(value))) for fact, value in facts.items()]))
     if letter.omitted:
@@ -156,8 +155,8 @@ class _Order:
                 both = {each: sorted({*chosen[each]} & {*confirmed.get(each, [])}) for each in chosen}
                 chosen = {each: numbers for each, numbers in both.items() if numbers}
             if not chosen:
-                told = json.dumps(self._told(given, verb, chosen, [], None))
-                write([told] if arguments.json else [f"{name} has no dead letters"])
+                facts, lines = self._told(given, verb, chosen, [], None), [f"{name} has no dead letters"]
+                write_result(facts, lines=lines, as_json=arguments.json)
                 self._check_missing(verb)
                 return
             partitions = [partition for partition in backends.partitions if partition.name in chosen]
@@ -172,8 +171,8 @@ class _Order:
                 given.append(Given(partition, number, numbers[-1], lambda progress: progress.at))
                 given[-1].see(durable.progress)
         if not arguments.wait:
-            told = json.dumps(self._told(given, verb, chosen, [], None))
-            write([told] if arguments.json else [waiting(name, given)])
+            facts = self._told(given, verb, chosen, [], None)
+            write_result(facts, lines=[waiting(name, given)], as_json=arguments.json)
             self._check_missing(verb)
             return
         bar = ProgressBar(sum(each.count for each in given), "dead letters processed", quiet=arguments.json)
@@ -187,7 +186,7 @@ class _Order:
                 async for found in _read(name, partition, chosen[partition.name])
             ]
         if arguments.json:
-            write([json.dumps(self._told(given, verb, chosen, left, outcome))])
+            write_json(self._told(given, verb, chosen, left, outcome))
         elif outcome.interrupted is None:
             write(_result(name, verb, _count(chosen), left))
         leave(name, outcome, quiet=arguments.json)

@@ -43,11 +43,11 @@ class SinkPart:
         progress = self.durable.progress
         done, at = (0, 0) if progress is None else (progress.command, progress.at)
         found = []
-        for order in self.durable.orders.waiting:
-            if order.number > done:
-                before = order.first - 1 if isinstance(order, Replay) else 0
-                reached = max(0, at - before) if order.number == done + 1 else 0
-                found.append((order, reached, order.last - before))
+        for command in self.durable.commands.waiting:
+            if command.number > done:
+                before = command.first - 1 if isinstance(command, Replay) else 0
+                reached = max(0, at - before) if command.number == done + 1 else 0
+                found.append((command, reached, command.last - before))
         return found
 
     @property
@@ -55,15 +55,15 @@ class SinkPart:
         return 0 if self.oldest_at is None else max(0, self.now - self.oldest_at)
 
     def facts(self) -> dict[str, Any]:
-        position, progress, orders, trouble = self.durable
+        position, progress, commands, failure = self.durable
         return {
             "partition": self.partition,
-            "paused": orders.paused,
+            "paused": commands.paused,
             "position": position,
             "began": None if progress is None else progress.began,
             **counts_of([self]),
             "orders": [_order_facts(*each) for each in self.under_way],
-            "lastError": None if trouble is None else _failure_facts(trouble),
+            "lastError": None if failure is None else _failure_facts(failure),
         }
 
 
@@ -89,12 +89,12 @@ class SinkLook:
             return "not configured"
         if not self.parts:
             return "out of reach"
-        paused = sum(part.durable.orders.paused for part in self.parts)
+        paused = sum(part.durable.commands.paused for part in self.parts)
         if paused:
             return "paused" if paused == len(self.parts) else "partly paused"
         if not self.has_daemon:
             return "waiting for a daemon"
-        return "running" if all(part.durable.trouble is None for part in self.parts) else "failing"
+        return "running" if all(part.durable.failure is None for part in self.parts) else "failing"
 
     def facts(self) -> dict[str, Any]:
         head = {"sink": self.name, "type": self.type, "state": self.state}
@@ -130,12 +130,12 @@ def _order_facts(order: OperatorCommand, reached: int, count: int) -> dict[str, 
     return {"number": order.number, "order": kind_of(order), "done": reached, "of": count}
 
 
-def _failure_facts(trouble: LastFailure) -> dict[str, Any]:
+def _failure_facts(failure: LastFailure) -> dict[str, Any]:
     return {
-        "reason": trouble.reason,
-        "since": times.format_time(trouble.since),
-        "at": times.format_time(trouble.at),
-        "failures": trouble.failures,
+        "reason": failure.reason,
+        "since": times.format_time(failure.since),
+        "at": times.format_time(failure.at),
+        "failures": failure.failures,
     }
 
 

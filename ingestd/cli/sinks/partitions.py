@@ -1,17 +1,30 @@
-"""The partitions that a command for a sink is about, and the numbers of dead letters in them."""
+"""The sinks and partitions that a command is about, and the numbers of dead letters in them."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
-from ingestd.support.nearest import nearest
+from ingestd.api.missing_partitions import MissingPartitions
+from ingestd.config import Config
+from ingestd.delivery.sink_consumer import PREFIX
+from ingestd.support.names import nearest
 
-__all__ = ["Letters", "find_partition", "named", "parse_letter", "parse_letters"]
+__all__ = [
+    "Letters",
+    "check_configured",
+    "check_known",
+    "find_partition",
+    "known_sinks",
+    "named",
+    "parse_letter",
+    "parse_letters",
+]
 
 
 class Letters(NamedTuple):
@@ -61,3 +74,31 @@ def _known(names: Sequence[str]) -> str:
 def named(partition: str, number: int) -> str:
     """A number of a partition, as commands print and take it."""
     return f"{partition}:{number}" if partition else f"{number}"
+
+
+async def known_sinks(config: Config, partitions: Sequence[Partition]) -> list[str]:
+    """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in a journal within reach."""
+    names, missing = dict.fromkeys(config.sink_tables), MissingPartitions(partitions)
+    for partition in partitions:
+        with missing.tolerating(partition):
+            cursors = await partition.journal.cursors()
+            names |= {each.name.removeprefix(PREFIX): None for each in cursors if each.name.startswith(PREFIX)}
+    return [*names]
+
+
+def check_known(name: str, known: Iterable[str]) -> None:
+    """Raises `CommandError` with the nearest known name."""
+    known = [*known]
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}" if known else "none is configured"
+    raise CommandError(f"there is no sink {name!r}; {hint}")
+
+
+async def check_configured(name: str, config: Config, partitions: Sequence[Partition]) -> None:
+    """Raises `CommandError` for a sink that is not configured."""
+    if name in config.sink_tables:
+        return
+    check_known(name, await known_sinks(config, partitions))
+    raise CommandError(f"the sink {name} is not configured any more: restore [sinks.{name}] first")

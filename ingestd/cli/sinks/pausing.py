@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 
 from ingestd.api.check_result import show_size
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import write
+from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import set_paused
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
-from .names import check_configured
+from .partitions import check_configured
 
 __all__ = ["pause", "resume"]
 
 
 async def pause(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     changed, missing = await _set(arguments, config, plugins, paused=True)
-    if arguments.json:
-        write([json.dumps({"sink": arguments.name, "paused": True, "changed": changed})])
-    else:
-        write(_told(arguments.name, config, changed=changed))
+    facts = {"sink": arguments.name, "paused": True, "changed": changed}
+    write_result(facts, lines=_told(arguments.name, config, changed=changed), as_json=arguments.json)
     missing.check(f"{arguments.name} is not paused there")
 
 
 async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     changed, missing = await _set(arguments, config, plugins, paused=False)
-    if arguments.json:
-        write([json.dumps({"sink": arguments.name, "paused": False, "changed": changed})])
-    else:
-        write([f"{arguments.name} {'continues where it stopped' if changed else 'was not paused'}"])
+    facts = {"sink": arguments.name, "paused": False, "changed": changed}
+    line = f"{arguments.name} {'continues where it stopped' if changed else 'was not paused'}"
+    write_result(facts, lines=[line], as_json=arguments.json)
     missing.check(f"{arguments.name} is not resumed there")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import write
+from ingestd.api.output import write, write_json, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import Replay, give_command
 from ingestd.hooks.loader import Plugins
@@ -22,8 +21,7 @@ from ingestd.support.terminal import printable
 from .durable import Durable, read_durable
 from .given import Given, Outcome
 from .moments import Point, first_since
-from .names import check_configured
-from .partitions import find_partition
+from .partitions import check_configured, find_partition
 from .progress_bar import ProgressBar
 from .running import Run, check_ready, leave, make_feeder, waiting
 
@@ -42,8 +40,7 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
     if not arguments.json:
         write(_told(name, plans))
     if not arguments.wait:
-        told = json.dumps(_facts(name, plans, given, None))
-        write([told] if arguments.json else [waiting(name, given)])
+        write_result(_facts(name, plans, given, None), lines=[waiting(name, given)], as_json=arguments.json)
     else:
         count = sum(each.count for each in given)
         bar = ProgressBar(count, "records processed", quiet=arguments.json)
@@ -52,7 +49,7 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
             bar.show(count)
         bar.close()
         if arguments.json:
-            write([json.dumps(_facts(name, plans, given, outcome))])
+            write_json(_facts(name, plans, given, outcome))
         elif outcome.interrupted is None:
             write(_result(name, outcome))
         leave(name, outcome, quiet=arguments.json)

@@ -14,7 +14,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.config import Config
 from ingestd.consumers.partitions import PartitionConsumers
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
 from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
@@ -42,7 +42,7 @@ def make_feeder(name: str, config: Config, plugins: Plugins) -> SinkConsumer:
 
 def check_ready(name: str, durable: Durable, *, wait: bool) -> None:
     """Raises `CommandError` if waiting would never end."""
-    if wait and durable.orders.paused:
+    if wait and durable.commands.paused:
         raise CommandError(
             f"the sink {name} is paused: resume it with ingestd sinks resume {name}, or give the command with --no-wait"
             " to have it executed after that"
@@ -96,7 +96,7 @@ class Run:
             try:
                 await backends.open(serving=True)
             except ConfigError as error:
-                return await self._beside(config, plugins, error)
+                return await self._leave_to_daemon(config, plugins, error)
             try:
                 return await self._here(backends)
             finally:
@@ -118,7 +118,7 @@ class Run:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    async def _beside(self, config: Config, plugins: Plugins, refusal: ConfigError) -> Outcome:
+    async def _leave_to_daemon(self, config: Config, plugins: Plugins, refusal: ConfigError) -> Outcome:
         async with open_backends(config, plugins) as backends:
             if not daemon_runs(await backends.describe()):
                 raise refusal  # for another reason than a running daemon
@@ -175,7 +175,7 @@ class Run:
         moved = answered = loop.time()
         while not self._signal.done():
             try:
-                reasons = [await self._look(each) for each in self._given if not each.is_done]
+                reasons = [await self._read(each) for each in self._given if not each.is_done]
             except Unavailable:
                 if loop.time() - answered > _SILENCE:
                     raise
@@ -200,22 +200,22 @@ class Run:
             await self._died
         return self._signal.done()
 
-    async def _look(self, given: Given) -> tuple[OperatorCommands, LastFailure | None]:
+    async def _read(self, given: Given) -> tuple[OperatorCommands, LastFailure | None]:
         """Look at the progress. Returns why there may be none."""
         store = given.partition.store
         state = store.begin(times.now())
         progress = await load_progress(state, self._name)
-        orders, trouble = await load_commands(state, self._name), await load_last_failure(state, self._name)
+        commands, failure = await load_commands(state, self._name), await load_last_failure(state, self._name)
         await store.commit(state)
         given.see(progress)
-        return orders, trouble
+        return commands, failure
 
     def _comment(
         self, reasons: Sequence[tuple[OperatorCommands, LastFailure | None]], *, is_here: bool, silence: float
     ) -> None:
-        failure = next((trouble for _, trouble in reasons if trouble is not None), None)
+        failure = next((failed for _, failed in reasons if failed is not None), None)
         said = ""
-        if any(orders.paused for orders, _ in reasons):
+        if any(commands.paused for commands, _ in reasons):
             said = f"{self._name} is paused: the command waits until it is resumed"
         elif is_here:  # the log shows failures
             said = "no daemon has the sink, so this command writes to it"
@@ -229,7 +229,7 @@ class Run:
 
     async def _outcome(self, *, elsewhere: bool) -> Outcome:
         for each in self._given:
-            await self._look(each)
+            await self._read(each)
         is_done = all(each.is_done for each in self._given)
         interrupted = None if is_done or not self._signal.done() else self._signal.result()
         return Outcome(self._given, interrupted, elsewhere)

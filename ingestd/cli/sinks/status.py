@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 
 from ingestd.api import times
 from ingestd.api.check_result import show_age
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import columns, write
+from ingestd.api.output import columns, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.hooks.loader import Plugins
@@ -17,7 +16,7 @@ from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import cut, printable, table
 
 from .look import SinkLook, SinkPart, counts_of, kind_of, look_at_sinks
-from .names import check_known, known_sinks
+from .partitions import check_known, known_sinks
 
 __all__ = ["status"]
 
@@ -35,10 +34,8 @@ async def status(arguments: argparse.Namespace, config: Config, plugins: Plugins
             check_known(name, known)
         missing = MissingPartitions(backends.partitions)
         looks = await look_at_sinks(arguments.names or known, config, backends, missing)
-    if arguments.json:
-        write(json.dumps(look.facts()) for look in looks)
-    else:
-        write(_page(looks) if looks else ["no sinks"])
+    lines = _page(looks) if looks else ["no sinks"]
+    write_result(*(look.facts() for look in looks), lines=lines, as_json=arguments.json)
     missing.check("the numbers above lack it")
 
 
@@ -90,12 +87,12 @@ def _late_parts(look: SinkLook) -> Iterator[str]:
 
 
 def _failure(name: str, part: SinkPart) -> Iterator[str]:
-    trouble = part.durable.trouble
-    if trouble is not None:
+    failure = part.durable.failure
+    if failure is not None:
         where = f" in partition {part.partition}" if part.partition else ""
-        since, at = times.format_time(trouble.since), times.format_time(trouble.at)
-        yield f"{name}: failed{where} {trouble.failures} times in a row, from {since} to {at}:"
-        yield f"    {cut(printable(trouble.reason), max(_REASON, columns()))}"
+        since, at = times.format_time(failure.since), times.format_time(failure.at)
+        yield f"{name}: failed{where} {failure.failures} times in a row, from {since} to {at}:"
+        yield f"    {cut(printable(failure.reason), max(_REASON, columns()))}"
 
 
 def _share(reached: int, count: int) -> str:

@@ -17,7 +17,7 @@ from ingestd.api.errors import Refused
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import IgnoredTimestamp, Refusal
 from ingestd.api.store import Store
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.observability.loop_monitor import COLLECTOR, CORE
 from ingestd.observability.unusable_id_reports import IdField
@@ -106,7 +106,7 @@ class Metrics:
         )
         self.loop_delay = Histogram(
             "ingestd_loop_delay_seconds",
-            "Delay of the event loop, measured ten times a second.",
+            "Delay of the event loop, measured twenty times a second.",
             buckets=BOUNDS,
             registry=self.registry,
         )

@@ -18,9 +18,8 @@ from ingestd.api import times
 from ingestd.api.panels import Panel
 from ingestd.http.operators import Shown
 
-from .asking import Panels
 from .history import History, Sample
-from .parts import Sources, body_of
+from .parts import Panels, Sources, body_of
 
 __all__ = ["Overview", "Panels", "Sources"]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ingestd import __version__
 from ingestd.api import times
 from ingestd.api.panels import Panel
-from ingestd.consumers.totals import ConsumerTotals
+from ingestd.api.store import Store
+from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
+from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
 from ingestd.observability.metrics import Metrics
@@ -19,7 +22,7 @@ from ingestd.storage.retentions import Retentions
 
 from .history import STEP, History, Point, Sample, between, point, quantile
 
-__all__ = ["Sources", "body_of"]
+__all__ = ["Panels", "Sources", "body_of"]
 
 _NOW = 10.0  # seconds over which the present rates are measured
 _MINUTE = 60.0
@@ -199,3 +202,29 @@ def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
         "p50": [None if each.p50 is None else round(each.p50, 6) for each in points],
         "p99": [None if each.p99 is None else round(each.p99, 6) for each in points],
     }
+
+
+log = logging.getLogger("ingestd.overview")
+
+
+class Panels:
+    """`hooks` returns the hooks of the present generation."""
+
+    def __init__(self, hooks: Callable[[], Hooks], store: Store) -> None:
+        self._hooks = hooks
+        self._store = store
+        self._failing: set[str] = set()
+
+    async def ask(self, selection: Mapping[str, str]) -> Sequence[Panel]:
+        """The panels of all plugins, in the order of the plugins. Never raises."""
+        shown = []
+        for plugin, answer in await self._hooks().show_panel(self._store, selection):
+            if isinstance(answer, HookFailure):
+                if plugin not in self._failing:
+                    log.warning("%s: %r", answer, answer.__cause__)
+                self._failing.add(plugin)
+                shown.append(Panel(plugin, [], note="This panel has failed. The log has the reason."))
+            else:
+                self._failing.discard(plugin)
+                shown.append(answer)
+        return shown

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
 
 from ingestd.api.backend import Partition
-from ingestd.api.errors import BadRequest, Forbidden
+from ingestd.api.errors import BadRequest, Forbidden, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.hooks.caller import HookFailure, Hooks
-from ingestd.storage.partitions import partition_of
+from ingestd.storage.placements import Placements
 from ingestd.support.record_head import read_head
 from ingestd.support.unusable_ids import UnusableIds
 
@@ -26,9 +27,33 @@ from ..disclosure import Disclosure
 from .body import body_of
 from .people import OrderRecords, PersonRecords
 from .search import JournalSearch, SearchLimits
-from .turns import Turns
 
-__all__ = ["JourneyReader", "SearchLimits"]
+__all__ = ["JourneyReader", "SearchLimits", "Turns"]
+
+_MAX_WAITING = 4
+_RETRY_AFTER = 5  # seconds
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the turn. Raises `Unavailable` if too many wait already."""
+        if self._waiting >= _MAX_WAITING:
+            raise Unavailable("Too many requests for this wait already. Try again later.", retry_after=_RETRY_AFTER)
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
 
 log = logging.getLogger("ingestd.journeys")
 
@@ -45,6 +70,7 @@ class JourneyReader:
         self,
         hooks: Callable[[], Hooks],
         partitions: Sequence[Partition],
+        placements: Placements,
         unusable_ids: UnusableIds,
         *,
         disclosure: Callable[[], Disclosure],
@@ -52,6 +78,7 @@ class JourneyReader:
     ) -> None:
         self._hooks = hooks
         self._partitions = partitions
+        self._placements = placements
         self._unusable_ids = unusable_ids
         self._disclosure = disclosure
         self._limits = limits
@@ -70,15 +97,23 @@ class JourneyReader:
             partition = await self._partition(query)
             journey = _Journey(partition.journal, self._unusable_ids, query, self._limits)
             leads, failed = self._sorted(await self._hooks().find_journey(query, partition.store))
-            await journey.read([lead for some in leads for lead in some], before)
+            known = [lead for some in leads for lead in some]
+            await journey.read(known, before)
+            for journal in self._former_journals(query.tenant or next((lead.tenant for lead in known), None)):
+                await journey.read_former(journal, known)
             parts, failed_too = self._sorted(await self._hooks().explain_journey(journey.found(), partition.store))
             notes = [f"The plugin {each} has failed. The log has the reason." for each in {**failed, **failed_too}]
             return await asyncio.to_thread(journey.encode, parts, notes, disclosure)
 
+    def _former_journals(self, tenant: str | None) -> Sequence[Journal]:
+        """The journals of the partitions that a tenant was moved from, the latest first."""
+        former = [] if tenant is None else self._placements.indices_of(tenant)[1:]
+        return [self._partitions[index].journal for index in former]
+
     async def _partition(self, query: JourneyQuery) -> Partition:
         """The partition of the journey. Without a tenant, a plugin must lead to it. Raises `BadRequest`."""
         if query.tenant is not None or len(self._partitions) == 1:
-            return partition_of(query.tenant or "", self._partitions)
+            return self._partitions[self._placements.index_of(query.tenant or "")]
         within_reach = [partition for partition in self._partitions if partition.problem() is None]
         asked = [self._hooks().find_journey(query, partition.store) for partition in within_reach]
         answers = [self._sorted(each)[0] for each in await asyncio.gather(*asked)]
@@ -121,6 +156,9 @@ class _Journey:
         self._searches: list[JournalSearch] = []
         self._people: Sequence[JourneyLead] = ()
         self._oldest = 0
+        self._read_former: list[JournalSearch] = []
+        self._former: list[Record] = []
+        """The records that the tenant has in journals of its former partitions. They come first."""
         self._next: int | None = None
         """The position before which a later request may go on; None if the search has reached the oldest record."""
 
@@ -142,6 +180,16 @@ class _Journey:
         self._people = _leads(visitors)
         if visitors or user is not None:
             await self._read_people(PersonRecords(visitors, user, tenant, self._unusable_ids), before)
+
+    async def read_former(self, journal: Journal, leads: Sequence[JourneyLead]) -> None:
+        """Go on in the journal of a former partition, once the search has reached the oldest record."""
+        if self._next is None:
+            former = _Journey(journal, self._unusable_ids, self._query, self._limits)
+            await former.read([*leads, *self._people], None)
+            found = former.found()
+            self._former[:0] = found.records
+            self._people, self._oldest = found.people, 0
+            self._read_former += former._searches
 
     async def _read_order(self, order: str, leads: Sequence[JourneyLead], before: int) -> list[Record]:
         """Read the records of the order: from its position on, or backward if no plugin knows the position."""
@@ -171,16 +219,17 @@ class _Journey:
 
     def found(self) -> JourneyRecords:
         found = {position: record for search in self._searches for position, record in search.found.items()}
-        records = [found[position] for position in sorted(found)]
+        records = [*self._former, *(found[position] for position in sorted(found))]
         return JourneyRecords(self._query, self._people, records, self._oldest)
 
     def encode(self, parts: Sequence[JourneyPart], notes: Sequence[str], disclosure: Disclosure) -> bytes:
         """The journey as JSON. A thread beside the event loop calls this."""
+        searches = [*self._searches, *self._read_former]
         searched = {
-            "records": sum(each.records for each in self._searches),
-            "bytes": sum(each.bytes for each in self._searches),
-            "oldestAt": min((each.oldest_at for each in self._searches if each.oldest_at is not None), default=None),
-            "limit": next((each.limit for each in self._searches if each.limit is not None), None),
+            "records": sum(each.records for each in searches),
+            "bytes": sum(each.bytes for each in searches),
+            "oldestAt": min((each.oldest_at for each in searches if each.oldest_at is not None), default=None),
+            "limit": next((each.limit for each in searches if each.limit is not None), None),
             "next": self._next,
         }
         return msgspec.json.encode(body_of(self.found(), parts, searched, notes, disclosure))

@@ -13,8 +13,7 @@ from ingestd.api.panels import Table
 from ingestd.api.times import format_time
 from ingestd.support.record_head import read_head
 
-from ..disclosure import Disclosure
-from .names import Names, shortened
+from ..disclosure import Disclosure, Names, shortened
 from .sessions import JourneyEvent, JourneySession, sessions_of
 
 __all__ = ["body_of"]

@@ -54,9 +54,9 @@ class PersonRecords:
         self._tenant = tenant
         self._unusable_ids = unusable_ids
         self._texts: Collection[bytes] = ()
-        self._prepare()
+        self._set_texts()
 
-    def _prepare(self) -> None:
+    def _set_texts(self) -> None:
         texts = {visitor for _, visitor in self._visitors} | ({self._user} if self._user is not None else set())
         self._texts = [text.encode("utf-8", "surrogatepass") for text in texts]
 
@@ -93,7 +93,7 @@ class PersonRecords:
             return
         if not self._knows(tenant, visitor):
             self._visitors.add((tenant, visitor))
-            self._prepare()
+            self._set_texts()
 
 
 def _may_contain(body: bytes, texts: Collection[bytes]) -> bool:

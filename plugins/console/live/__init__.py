@@ -18,6 +18,7 @@ from ingestd.pipeline.processor import Result
 from ingestd.pipeline.request_events import RequestEvents, Sent
 from ingestd.pipeline.resolver import Resolved
 from ingestd.pipeline.responses import problem_body
+from ingestd.support.periodic import TIMING
 
 from ..disclosure import Disclosure
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
@@ -29,7 +30,6 @@ __all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Source", "Vi
 
 MOST_VIEWERS = 8
 _UNKNOWN = Sent()
-_LINGER = 10.0  # seconds
 
 
 class LiveEvents:
@@ -135,7 +135,7 @@ class LiveEvents:
         finally:
             del self._viewers[viewer]
             stream.left += 1
-            asyncio.get_running_loop().call_later(_LINGER, self._drop_unused, wanted, stream, stream.left)
+            asyncio.get_running_loop().call_later(TIMING.viewer_lingers, self._drop_unused, wanted, stream, stream.left)
 
     def _begin(self, wanted: ArrivalFilter) -> Stream:
         now = asyncio.get_running_loop().time()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,18 +20,33 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import Options, Secret, Url
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 
 from ..columns import DataRefused, sift
-from .options import ClickHouseOptions
 
 if TYPE_CHECKING:
     from .rows import Row
     from .server import Server
     from .table import Layout, Table
 
-__all__ = ["ClickHouseSink", "register_sinks"]
+__all__ = ["ClickHouseOptions", "ClickHouseSink", "register_sinks"]
+
+
+class ClickHouseOptions(Options):
+    url: Url
+    """The HTTP interface: `http://…:8123` or `https://…:8443`, perhaps with user and password."""
+    user: str | None = None
+    password: Secret | None = None
+    database: str = "default"
+    """The database of the table. It must exist."""
+    table: str = "ingestd_records"
+    """Created if missing."""
+    async_insert: bool = False
+    """Whether the server collects inserts before it writes them. The sink waits for that in both cases."""
+    ca_file: Path | None = None
+    """Certificates (PEM) to trust instead of the system's."""
 
 
 @hookimpl
@@ -63,19 +79,19 @@ class ClickHouseSink(Sink):
 
     async def open(self) -> None:
         self._layout = None
-        await self._prepare()
+        await self._current_layout()
 
     async def write(self, batch: Sequence[Record]) -> None:
         from .rows import rows_of
 
-        layout = await self._prepare()
+        layout = await self._current_layout()
         rows, refused = await rows_of(batch, layout)
         self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
             await self._insert([*rows.values()], layout)
         except DataRefused:
-            if await self._prepare() != layout:
+            if await self._current_layout() != layout:
                 raise SinkRetry("the table has changed") from None
             found, is_whole = await sift(rows, partial(self._insert, layout=layout))
             self._layout = layout
@@ -86,10 +102,10 @@ class ClickHouseSink(Sink):
     async def check(self) -> None:
         await self._table.check(self._server)
 
-    async def _prepare(self) -> Layout:
+    async def _current_layout(self) -> Layout:
         """The layout of the table, which is created if it is missing."""
         if self._layout is None:
-            self._layout = await self._table.prepare(self._server)
+            self._layout = await self._table.ensure(self._server)
         return self._layout
 
     async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode
 
 import msgspec
@@ -17,7 +17,9 @@ from ingestd.api.http_request import ask
 
 from ..http_servers import advice, connection_failure, read_url, trust
 from .errors import failure
-from .options import ClickHouseOptions
+
+if TYPE_CHECKING:
+    from . import ClickHouseOptions
 
 __all__ = ["Server"]
 

@@ -82,7 +82,7 @@ class Table:
         self._given = f"{database}.{table}"
         self.insert = f"INSERT INTO {self.quoted} ({', '.join(COLUMNS)}) FORMAT JSONEachRow"
 
-    async def prepare(self, server: Server) -> Layout:
+    async def ensure(self, server: Server) -> Layout:
         """Create the table if missing, and check that it can take records."""
         version = await _version(server)
         types = await self._find(server)

@@ -23,11 +23,10 @@ from ingestd.api.events import Record
 from ingestd.api.exposure import password_in_clear
 from ingestd.api.sink import Sink
 
-from .messages import Message, MessageMaker
+from .messages import Message, MessageMaker, TopicTemplate
 from .options import KafkaOptions
 from .producer import Producer, TooLarge, Unacknowledged
 from .settings import check_options
-from .topic import TopicTemplate
 from .topics import Topics
 
 __all__ = ["KafkaSink", "register_sinks"]
@@ -112,7 +111,7 @@ class KafkaSink(Sink):
         messages = [*map(self._make, batch)]
         topics = {message.topic for message in messages}
         try:
-            self._topics.prepare(topics, stop)
+            self._topics.ensure(topics, stop)
             try:
                 self._producer.send(messages, stop)
             except TooLarge:

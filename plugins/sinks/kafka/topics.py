@@ -35,7 +35,7 @@ class Topics:
                     cluster.create(name)
                 self._known.add(name)
 
-    def prepare(self, names: AbstractSet[str], stop: Event) -> None:
+    def ensure(self, names: AbstractSet[str], stop: Event) -> None:
         """Create the topics that do not exist."""
         if not names <= self._known:
             self.reach(names - self._known, stop)

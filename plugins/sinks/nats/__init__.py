@@ -8,21 +8,42 @@ the stream has acknowledged each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import Duration, Options, PositiveDuration, Url
 from ingestd.api.sink import Sink
 
 from .connection import Connection
-from .messages import Message, parts
-from .options import NatsOptions
+from .messages import Message, Subject, parts
 from .servers import Servers
 from .stream import Stream
-from .subject import Subject
 
-__all__ = ["NatsSink", "register_sinks"]
+__all__ = ["NatsOptions", "NatsSink", "register_sinks"]
+
+
+class NatsOptions(Options):
+    stream: Annotated[str, Meta(pattern=r"^[^\s.*>/\\\x00-\x1f\x7f]+$")]
+    url: Url | None = None
+    """`nats://host:4222`, or `tls://…` to require TLS. It may have `user:password@` or `:token@`."""
+    servers: tuple[Url, ...] = ()
+    """Several URLs instead of `url`: the servers of a cluster, tried in turn."""
+    subject: str = "ingestd.{type}"
+    """May contain {type}, {tenant} and {key}, the event key."""
+    create: bool = True
+    """Whether the sink creates a missing stream. It never changes an existing one."""
+    duplicate_window: PositiveDuration = Duration.parse("2m")
+    """How long a stream that the sink creates remembers ids."""
+    credentials: Path | None = None
+    """A file with a JWT and its seed, as made by `nsc`."""
+    ca_file: Path | None = None
+    """Certificates to trust instead of the system's. The connection must then use TLS."""
 
 
 @hookimpl
@@ -58,7 +79,7 @@ class NatsSink(Sink):
         await self.close()
         connection = await self._servers.connect()
         try:
-            await self._stream.prepare(connection)
+            await self._stream.ensure(connection)
         except BaseException:
             await connection.close()
             raise

@@ -9,13 +9,15 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ingestd.api.errors import ConfigError, SinkRetry
 
 from .connection import Connection, plain
-from .options import NatsOptions
+
+if TYPE_CHECKING:
+    from . import NatsOptions
 
 __all__ = ["Servers"]
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingestd.api.errors import SinkFailure, SinkRetry
 
 from .connection import NOBODY, Connection
-from .options import NatsOptions
-from .subject import Subject
+from .messages import Subject
+
+if TYPE_CHECKING:
+    from . import NatsOptions
 
 __all__ = ["Stream"]
 
 # Values of JetStream's err_code
 _TOO_LARGE, _NO_STREAM = 10054, 10059
-_TROUBLES = {
+_OF_SERVER = {
     10002, 10005, 10120,  # the account has no resources left, no server for the stream, no limits
     10109, 10158,  # the stream is sealed, or is storing this very message
 }  # fmt: skip
@@ -31,7 +33,7 @@ class Stream:
         self._duplicate_window = options.duplicate_window
         self._subject = subject
 
-    async def prepare(self, connection: Connection) -> None:
+    async def ensure(self, connection: Connection) -> None:
         """Create the stream if it does not exist."""
         if await self._find(connection) is None:
             await self._create(connection)
@@ -64,7 +66,7 @@ class Stream:
         reason = f"the stream {self._name} refuses it: {error.get('description')}"
         if error.get("err_code") == _TOO_LARGE:
             return reason
-        if _is_its_own_trouble(error):
+        if _is_of_server(error):
             raise SinkRetry(reason)
         raise SinkFailure(reason)
 
@@ -101,7 +103,7 @@ class Stream:
             raise SinkRetry(f"the stream {self._name} cannot be created: {error.get('description')}")
 
 
-def _is_its_own_trouble(error: Mapping[str, Any]) -> bool:
+def _is_of_server(error: Mapping[str, Any]) -> bool:
     """Whether the stream would refuse any message: it is full, has no leader or no room, or is not ready."""
     code = error.get("code")
-    return error.get("err_code") in _TROUBLES or (isinstance(code, int) and (code in {408, 429} or code >= 500))
+    return error.get("err_code") in _OF_SERVER or (isinstance(code, int) and (code in {408, 429} or code >= 500))

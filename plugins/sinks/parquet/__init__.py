@@ -14,23 +14,47 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.exposure import remote_host
+from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, Url
 from ingestd.api.sink import Sink, Span
 
 from ..columns import make_rows
-from .options import ParquetOptions, check_target
 
 if TYPE_CHECKING:
-    from .buffer import FileBuffer, PartitionFile
     from .lake import Folder, Lake
+    from .rows import FileBuffer, PartitionFile
 
-__all__ = ["ParquetSink", "register_sinks"]
+__all__ = ["ParquetOptions", "ParquetSink", "check_target", "register_sinks"]
+
+
+class ParquetOptions(Options):
+    path: Path | None = None
+    """A local folder. The sink creates it if only the folder itself is missing."""
+    url: Url | None = None
+    """Instead of `path`: `s3://bucket/folder`, `gs://…`, `abfss://…` or another URL that pyarrow or fsspec takes."""
+    storage: dict[str, Secret] = msgspec.field(default_factory=dict)
+    """Arguments of the file system of the URL, such as keys, region and endpoint."""
+    flush_every: PositiveDuration = PositiveDuration.parse("10m")
+    """How long the first record waits at most until its file is written."""
+    max_size: PositiveSize = Size.parse("128MiB")
+    """The most JSON of the records in memory until the files are written."""
+
+
+def check_target(options: ParquetOptions, path: str) -> None:
+    if (options.path is None) == (options.url is None):
+        raise ConfigError(f"{path}.path: give either path, a local folder, or url, such as s3://bucket/folder")
+    if options.storage and options.url is None:
+        raise ConfigError(f"{path}.storage: has no effect without url")
+
 
 _SLICE_RECORDS = 256  # after which other tasks get a turn
 
@@ -48,8 +72,8 @@ class ParquetSink(Sink):
         super().__init__(name, options)
         check_target(options, f"sinks.{name}")
         try:
-            from .buffer import FileBuffer
             from .lake import Lake, LocalFolder, ObjectFolder
+            from .rows import FileBuffer
         except ImportError:
             raise ConfigError(
                 f"sinks.{name}.type: needs pyarrow, which is not installed: pip install '.[parquet]' in"

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ingestd.api.errors import SinkRetry, reason_of
+from ingestd.support.durable_files import sync
 
 from .rows import SCHEMA
 
@@ -51,7 +52,7 @@ class LocalFolder:
     def prepare(self) -> None:
         if not self._root.is_dir():
             self._root.mkdir()
-            _sync(self._root.parent)
+            sync(self._root.parent)
 
     def check(self) -> None:
         place = self._root if self._root.exists() else self._root.parent
@@ -74,7 +75,7 @@ class LocalFolder:
             with suppress(OSError):
                 part.unlink()
             raise
-        _sync(whole.parent)
+        sync(whole.parent)
 
     def _make_folders(self, folder: Path) -> None:
         if folder == self._root or folder.is_dir():
@@ -84,7 +85,7 @@ class LocalFolder:
         self._make_folders(folder.parent)
         with suppress(FileExistsError):
             folder.mkdir()
-        _sync(folder.parent)
+        sync(folder.parent)
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -258,11 +259,3 @@ def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, st
 def _open_private(path: str, flags: int) -> int:
     """Other users of the machine must not read events of customers. The umask may take more away."""
     return os.open(path, flags, 0o640)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,26 +11,70 @@ again on a new connection. A new connection checks the table again, and creates 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
+from ingestd.api.exposure import is_local, remote_host
+from ingestd.api.options import Options, Url
 from ingestd.api.sink import Sink
 
 from ..columns import DataRefused, make_rows, sift
 from .connection import connect, disconnect
-from .copying import copy, new_rows
 from .errors import told
-from .options import PostgresOptions, check_url, not_verified
-from .rows import Row, row_of
+from .rows import Row, copy, new_rows, row_of
 from .table import Table
 
-__all__ = ["PostgresSink", "register_sinks"]
+__all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
+
+_HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
+
+
+class PostgresOptions(Options):
+    url: Url
+    """postgresql://user:password@host:port/database, with parameters of asyncpg such as `?sslmode=verify-full`."""
+    table: str = "ingestd_records"
+    """Created if missing. `schema.table` if it is not in the first schema of the user's `search_path`."""
+
+
+def check_url(url: str, option: str) -> None:
+    """Raise `ConfigError` for a URL that asyncpg would refuse. Messages of asyncpg could show parts of a password."""
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    good = re.match("(?i)postgres(ql)?://", url) is not None and not parts.fragment
+    good = good and url.count("@") == parts.netloc.count("@") <= 1 and all(map(_HOST.fullmatch, hosts))
+    try:
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(
+            f"{option}: expected postgresql://user:password@host:port/database;"
+            " in a password, write / ? # @ : % and letters beyond ASCII as %2F …"
+        )
+
+
+def not_verified(url: str) -> str | None:
+    """The host of a server on another machine whose certificate asyncpg does not verify with its name, or None.
+
+    As asyncpg reads them, the environment has what the URL lacks.
+    """
+    given = parse_qs(urlsplit(url).query)
+    mode = given.get("sslmode", [os.environ.get("PGSSLMODE", "")])[-1]
+    if mode.replace("_", "-") == "verify-full":
+        return None
+    if urlsplit(url).netloc.rpartition("@")[2]:
+        return remote_host(url)
+    hosts = given.get("host", [os.environ.get("PGHOST", "")])[-1]
+    return next((host for host in hosts.split(",") if not is_local(host)), None)
 
 
 @hookimpl
@@ -108,7 +152,7 @@ class PostgresSink(Sink):
                 self._connection = await self._connect()
                 self._doubtful = self._look_first = True
                 self._takes_rows = False
-                await self._table.prepare(self._connection)
+                await self._table.ensure(self._connection)
         self._doubtful = True
         with told():
             yield self._connection

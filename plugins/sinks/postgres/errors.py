@@ -16,7 +16,7 @@ __all__ = ["told"]
 
 # Classes: connections, authorization, missing databases and schemas, rollbacks, missing or forbidden objects,
 # resources, operators' interventions, system errors. Single codes: a read-only transaction, and a lock not available.
-_TROUBLES = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
+_OF_SERVER = {"08", "28", "3D", "3F", "40", "42", "53", "57", "58", "25006", "55P03"}
 
 
 @contextmanager
@@ -38,20 +38,20 @@ def told(*, with_rows: bool = True) -> Iterator[None]:
         else:
             text = f"unexpected {type(error).__name__}"
         kind: type[SinkFailure | SinkRetry] = SinkFailure
-        if not with_rows or _is_out_of_step(error) or (state is not None and _is_its_own_trouble(error, state)):
+        if not with_rows or _is_out_of_step(error) or (state is not None and _is_of_server(error, state)):
             kind = SinkRetry
         elif state is not None and _is_of_data(error, state):
             kind = DataRefused
         raise kind(" ".join(text.split())) from error
 
 
-def _is_its_own_trouble(error: Any, state: str) -> bool:
+def _is_of_server(error: Any, state: str) -> bool:
     """Whether the server or the table would refuse any row: no room, shutting down, read-only, no rights …"""
     if error.server_source_function == "ExecWithCheckOptions":  # a row policy refuses a row; the code says no rights
         return False
     if state in {"23502", "23514"}:
         return not _is_of_data(error, state)
-    return state[:2] in _TROUBLES or state in _TROUBLES or _is_without_transactions(error)
+    return state[:2] in _OF_SERVER or state in _OF_SERVER or _is_without_transactions(error)
 
 
 def _is_out_of_step(error: Exception) -> bool:

@@ -68,7 +68,7 @@ class Table:
         self._given = text
         self._asyncpg = asyncpg
 
-    async def prepare(self, connection: Any) -> None:
+    async def ensure(self, connection: Any) -> None:
         """Create the table if missing, check that it can take records, and make commits durable."""
         await connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["WebhookSink", "register_sinks"]
 
 _MOST_AFTER = 3600.0
-_TROUBLES = (408, 425, 429)  # and 5xx: failures of the receiver, not of a record
+_OF_RECEIVER = (408, 425, 429)  # and 5xx: failures of the receiver, not of a record
 _SECRET_HEADER = re.compile(r"auth|token|key|secret|password|cookie", re.IGNORECASE)
 
 
@@ -119,7 +119,7 @@ class WebhookSink(Sink):
             return f"{told}: {text}" if text else told
         if 300 <= answer.status < 400:
             told += "; redirects are not followed, so the url must be their target"
-        kind = SinkRetry if answer.status in _TROUBLES or answer.status >= 500 else SinkFailure
+        kind = SinkRetry if answer.status in _OF_RECEIVER or answer.status >= 500 else SinkFailure
         raise kind(told, after=_retry_after(answer.headers.get("Retry-After", "")))
 
     def _content(self, webhook_id: str, bodies: list[bytes]) -> tuple[dict[str, str], bytes]:

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
+from ingestd.support.periodic import TIMING
 
 from .database import Database
 from .journal import RedisJournal
@@ -19,8 +20,6 @@ from .store import Loss, RedisStore, decode_loss
 __all__ = ["Adoption"]
 
 _log = logging.getLogger("ingestd.redis")
-
-_WAIT = 60.0  # seconds, in which `redis-cli --cluster fix` can bring the rest of a slot
 
 
 class Adoption:
@@ -75,10 +74,10 @@ class Adoption:
             return
         if answer is False:
             if self._waits_until is None:
-                self._waits_until = time.monotonic() + _WAIT
+                self._waits_until = time.monotonic() + TIMING.redis_slot_repair
                 _log.warning(
                     "%sa part of its keys is missing; a move may be unfinished, so it waits %g s for the rest",
-                    self._database.link.label, _WAIT,
+                    self._database.link.label, TIMING.redis_slot_repair,
                 )  # fmt: skip
             return
         self._waits_until = None

@@ -47,7 +47,7 @@ class Appending:
         self._store_id = self._link.store_id
         events = [event for event in self._part if not isinstance(event, Exception)]
         try:
-            self._link.begin(["append", 0, events], self._answered, len(events))
+            self._link.begin(["append", 0, events, self._link.placement], self._answered, len(events))
         except Unavailable as error:
             self._answered(None, error)
 
@@ -90,7 +90,7 @@ def _event(append: Append) -> Any:
     packed_key = None if key is None else (f"claim:{key.key}", key.value, key.ttl)
     try:
         return encode((state.now, packed_record, packed_key, *state.log()))
-    except (Unavailable, Failed) as error:
+    except (Unavailable, Failed, WriteConflict) as error:
         return error
 
 
@@ -108,6 +108,8 @@ def failure_of(answer: Any) -> Exception | None:
             return DuplicateMessage(value)
         case ["stale"]:
             return WriteConflict()
+        case ["outdated"]:
+            return Unavailable("A tenant has just been moved to another partition. Send the request again.")
         case ["failed", message]:
             return refusal(message)
     return None

@@ -478,13 +478,15 @@ local sums
 
 local function summed()
   if not sums then
-    local found = redis.call('HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base')
-    for index = 1, 7 do found[index] = tonumber(found[index] or '0') end
+    local found = redis.call(
+      'HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base', 'placement', 'noting'
+    )
+    for index = 1, 9 do found[index] = tonumber(found[index] or '0') end
     -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs. `piece` is the number
     -- of the newest piece. `bytes` has grown by what was added to that piece, from `base` on.
     sums = {
       last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5],
-      piece = found[6], base = found[7],
+      piece = found[6], base = found[7], placement = found[8], noting = found[9],
     }
   end
   return sums
@@ -581,12 +583,41 @@ local function is_unchanged(now, checks, contents)
   return true
 end
 
+-- While a tenant is moved to another partition, `ingestd partitions place` wants to know which entries change: see
+-- `note_changes`. The keys of checks and claims have the prefix, those of changes have not.
+local changed = prefix .. 'changed'
+
+-- Nobody may ever ask, so beyond this number nothing is noted any more.
+local MOST_NOTED = 100000
+
+local function note(key)
+  redis.call('ZADD', changed, 0, key)
+  if redis.call('ZCARD', changed) > MOST_NOTED then
+    sums.noting = 0
+    redis.call('HDEL', meta, 'noting')
+    redis.call('UNLINK', changed)
+  end
+end
+
 local function apply(now, checks, changes)
+  local is_noted = summed().noting > 0
   for index = 1, #checks do
     local each = checks[index]
-    if each[3] then write(each[1], each[2], each[3], now, each[2], ends[each[1]]) end
+    if each[3] then
+      write(each[1], each[2], each[3], now, each[2], ends[each[1]])
+      if is_noted then note(string.sub(each[1], #prefix + 1)) end
+    end
   end
-  for _, each in ipairs(changes or {}) do writes[each[1]](now, unpack(each, 2, 8)) end
+  for _, each in ipairs(changes or {}) do
+    writes[each[1]](now, unpack(each, 2, 8))
+    if is_noted then note(each[2]) end
+  end
+end
+
+-- Whether a transaction belongs to a placement of tenants before the one that the partition was closed to. Its tenant may
+-- have left, or come here with other keys.
+local function is_outdated(placement)
+  return (placement or 0) < summed().placement
 end
 
 local PIECE = tonumber(ARGV[4]) -- bytes
@@ -617,7 +648,8 @@ local function add_record(kind, at, body)
 end
 
 -- The commit of a consumer's step or a command.
-ops.commit = function(now, records, known, cursor, checks, changes, contents)
+ops.commit = function(now, records, known, cursor, checks, changes, contents, placement)
+  if is_outdated(placement) then return {cursor and 'not holder' or 'outdated'} end
   if not is_unchanged(now, checks, contents) then return STALE end
   local last = last_position()
   if cursor then
@@ -643,17 +675,22 @@ local function append(now, record, claim, checks, changes, contents)
   if value then return {'duplicate', value} end
   if not is_unchanged(now, checks, contents) then return STALE end
   apply(now, checks, changes)
-  if claim then set(claim[1], claim[2], now + claim[3], now) end
+  if claim then
+    set(claim[1], claim[2], now + claim[3], now)
+    if summed().noting > 0 then note(string.sub(claim[1], #prefix + 1)) end
+  end
   if record then add_record(record[1], record[2], record[3]) end
   return true
 end
 
 -- Commits events in order, each independent of the others. After a stale one all later ones are stale too, so that they
 -- keep their order.
-ops.append = function(_, events)
-  local results, stale = {}, false
+ops.append = function(_, events, placement)
+  local results, stale, outdated = {}, false, is_outdated(placement)
   for index, event in ipairs(events) do
-    if stale then
+    if outdated then
+      results[index] = {'outdated'}
+    elseif stale then
       results[index] = STALE
     else
       local works, result = pcall(append, unpack(event, 1, 6))
@@ -662,6 +699,29 @@ ops.append = function(_, events)
     end
   end
   return {results, last_position(), sums.version}
+end
+
+ops.fence = function(_, placement)
+  if is_outdated(placement) then return false end
+  sums.placement = placement
+  redis.call('HSET', meta, 'placement', placement)
+  return true
+end
+
+-- Notes the keys of entries that change from now on, under a name. 0 ends that.
+ops.note_changes = function(_, name)
+  summed().noting = name
+  redis.call('HSET', meta, 'noting', name)
+  redis.call('UNLINK', changed)
+  return false
+end
+
+-- Keys that were noted under a name, which are dropped. Returns false if there is another name.
+ops.take_changes = function(_, name, limit)
+  if summed().noting ~= name then return false end
+  local found = redis.call('ZRANGE', changed, 0, limit - 1)
+  if #found > 0 then redis.call('ZREM', changed, unpack(found)) end
+  return found
 end
 
 reads.extent = function()

@@ -19,9 +19,10 @@ from redis.exceptions import RedisError, ResponseError
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.api.options import Address
+from ingestd.support.periodic import TIMING
 
 from .database import Database
-from .journal import LEASE, RedisJournal
+from .journal import RedisJournal
 from .link import Operation, Then
 from .scripts import BATCH
 from .store import RedisStore
@@ -31,9 +32,6 @@ __all__ = ["Beats", "PartitionBeat", "clock_ahead"]
 
 _log = logging.getLogger("ingestd.redis")
 
-_BEAT = 1.5  # seconds
-_ALIVE = 10.0  # seconds after its last beat for which a daemon counts as running
-_ALIVE_SHARING = 6.0  # the same if other daemons take over its work
 _GATHER = 0.02  # seconds in which further partitions get something to report
 _BEATS_UNUSED = 400  # beats between two looks for unused entries: they stay for ten to twenty minutes
 _END = 0.5  # seconds for which the end waits for beats in progress
@@ -84,15 +82,16 @@ class PartitionBeat:
 
         A daemon without cursors beats too. So it notices when Redis is away, and when the store has lost data.
         """
-        sharing, life = self._sharing, _ALIVE
+        sharing, life = self._sharing, TIMING.redis_report
         wanted: tuple[str, ...] = ()
         if sharing is not None:
-            sharing.is_due, wanted, life = False, tuple(sharing.wanted), _ALIVE_SHARING
+            sharing.is_due, wanted, life = False, tuple(sharing.wanted), TIMING.redis_report_shared
         name, former = self.database.name, self._report
         self._report = DaemonReport(name, os.getpid(), socket.gethostname(), wanted)
         changed = "" if former in (None, self._report) else str(former)
         held = self._journal.held
-        asked = ["beat", 0, str(self._report), changed, round(life * 1000), held, name, round(LEASE * 1000)]
+        lease = round(TIMING.redis_lease * 1000)
+        asked = ["beat", 0, str(self._report), changed, round(life * 1000), held, name, lease]
         link = self.database.link
         return asked, partial(self._heard, _Before(times.now(), self._journal.known, link.store_id, link.address))
 
@@ -147,7 +146,7 @@ class Beats:
                     for each in self._partitions:
                         each.database.entries.forget_unused()
                 self._begin(self._partitions)
-                until = clock() + _BEAT
+                until = clock() + TIMING.redis_heartbeat
                 while (left := until - clock()) > 0:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(left):

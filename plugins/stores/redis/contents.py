@@ -8,11 +8,12 @@ from typing import Any
 
 from ingestd.api import times
 from ingestd.api.contents import Contents, Entry
+from ingestd.api.errors import CommandError
 from ingestd.api.store import Field
 
-from ..stored_entries import cache_keys
+from ..entry import cache_keys
 from .database import Database
-from .state import pairs
+from .state import ANY_PLACEMENT, pairs
 
 __all__ = ["RedisContents"]
 
@@ -95,10 +96,20 @@ class RedisContents(Contents):
 
     async def _write(self, writes: Sequence[Any]) -> None:
         """Commit writes in the form of batch.lua."""
-        await self._database.link.ask("commit", times.now(), (), 0, None, (), writes, (), weight=len(writes))
+        operation = ("commit", times.now(), (), 0, None, (), writes, (), ANY_PLACEMENT)
+        await self._database.link.ask(*operation, weight=len(writes))
 
     def _forget(self, entries: Iterable[Entry]) -> None:
         self._database.entries.forget(cache_keys(entries))
+
+    async def note_changes(self, name: int) -> None:
+        await self._database.link.ask("note_changes", 0, name)
+
+    async def take_changes(self, name: int, limit: int) -> Sequence[str]:
+        found = await self._database.link.ask("take_changes", 0, name, limit)
+        if found is False:
+            raise CommandError("another command has begun to move a tenant, or too much has changed since; try again")
+        return [_key(each) for each in found]
 
     async def continue_after(self, position: int) -> None:
         await self._database.link.ask("continue_after", 0, position)

@@ -13,22 +13,20 @@ from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start, size_of_all
 from ingestd.api.store import State
-from ingestd.support.periodic import every
+from ingestd.support.periodic import TIMING, every
 
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
 from .link import LOST, raw
 from .page import Page, decode_page, decode_page_of_piece, read_on, read_page
-from .state import Transaction, has_writes, pairs
+from .state import ANY_PLACEMENT, StepState, Transaction, has_writes, pairs
 from .work_sharing import WorkSharing
 
 __all__ = ["RedisJournal"]
 
 _log = logging.getLogger("ingestd.redis")
 
-LEASE = 5.0  # seconds of silence after which another daemon takes over a cursor
-_RETRY = 0.5  # seconds between two attempts to acquire a cursor
 _FOLLOW_SHARED = 0.2  # seconds between two looks for records of other daemons in one of many partitions
 _BLOCK = 1000  # milliseconds for which one look waits
 _BLOCK_SHARED = 30_000  # the same with many partitions; each beat learns the newest position too
@@ -99,12 +97,15 @@ class RedisJournal(Journal):
             transaction.committed()
             return None
 
+        # Only a step with a cursor touches the state of tenants; the others are a sink's own.
+        placement = ANY_PLACEMENT if cursor is None and isinstance(transaction, StepState) else transaction.placement
+
         def note(answer: Any, error: Exception | None) -> None:
             if error is None and answer[0] == "done":
                 self._appended(records, answer[2], answer[3], store_id)
 
         try:
-            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log)
+            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log, placement)
             # Noted before the answers to later operations, because the tail takes records in their order only.
             answer = await link.ask(*operation, first=note)
             if (failure := failure_of(answer)) is not None:
@@ -131,7 +132,7 @@ class RedisJournal(Journal):
         before = self._held.get(cursor.name, cursor.position)
         move = {
             "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
-            "lease": round(LEASE * 1000),
+            "lease": round(TIMING.redis_lease * 1000),
         }  # fmt: skip
         if cursor.record is not None:
             move["read"], move["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
@@ -245,7 +246,7 @@ class RedisJournal(Journal):
         return int(await self._database.link.ask("ensure_cursor", 0, name, start == "beginning"))
 
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
-        holder, lease = self._database.name, round(LEASE * 1000)
+        holder, lease = self._database.name, round(TIMING.redis_lease * 1000)
         self._starts[name] = start
         sharing = self._sharing
         if sharing is not None:
@@ -260,7 +261,7 @@ class RedisJournal(Journal):
                     self._held[name] = position
                     self._replicated = max(self._replicated, position)
                     return Cursor(name, position, fence)
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(TIMING.redis_cursor)
         except asyncio.CancelledError:
             if sharing is not None:
                 sharing.forgo(name)
@@ -343,7 +344,7 @@ class RedisJournal(Journal):
                 self._followed = self._known
         except (RedisError, OSError, Unavailable, TimeoutError) as error:
             _log.debug("following the journal: %s", error)
-            return _RETRY
+            return TIMING.redis_cursor
         return None
 
     def _learn(self, last: int, version: int) -> None:

@@ -136,6 +136,8 @@ class Link:
         """The newest journal position in the answers to this process' appends."""
         self.is_replicated = False
         """Whether enough replicas have the batch whose answers are being given, and so all writes before it."""
+        self.placement = 0
+        """The version of the placement of tenants that this process uses."""
         self.heartbeats = 0
         """The newest heartbeat count in the answers to this process' heartbeats."""
         self.adoption: Callable[[], tuple[Operation, Then]] | None = None

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from ingestd.api.errors import WriteConflict
 from ingestd.api.store import Field
 
 from ..cache import Entries, Loaded
@@ -15,13 +16,24 @@ from ..entry import Change, Entry, Row, SetEntry, is_set, key_of, set_key
 from ..fields import Fields
 from .link import Link
 
-__all__ = ["CheckedState", "Log", "StepState", "Transaction", "has_writes", "loaded_row", "make_entries", "pairs"]
+__all__ = [
+    "ANY_PLACEMENT",
+    "CheckedState",
+    "Log",
+    "StepState",
+    "Transaction",
+    "has_writes",
+    "loaded_row",
+    "make_entries",
+    "pairs",
+]
 
 _ENTRIES = 50_000  # entries in the cache of a daemon
 _SIZE = 40 << 20  # bytes of these entries
 _LARGEST = 16 << 10  # bytes of an entry that stays in the cache: only a hostile caller has many that are larger
 _LOADED = 250  # entries of one read; events are served between two reads
 _LOADED_IN_STEP = 16  # the same for a step, whose entries are larger
+ANY_PLACEMENT = 1 << 52  # of a transaction that belongs to no version of the placement of tenants
 _IN_STEP = 1_000_000  # entries of one step; they are dropped with it
 
 
@@ -37,12 +49,13 @@ def has_writes(log: Log) -> bool:
 class Transaction(CachedState):
     """Base of all transactions on Redis. After a loss of data the store refuses those that began before it."""
 
-    __slots__ = ("_link", "_store_id")
+    __slots__ = ("_link", "_store_id", "placement")
 
     def __init__(self, link: Link, entries: Entries, now: int) -> None:
         super().__init__(entries, now)
         self._link = link
         self._store_id = link.store_id
+        self.placement = link.placement
 
     @abstractmethod
     def _log(self) -> Log: ...
@@ -69,7 +82,7 @@ class CheckedState(Transaction):
     def __init__(self, link: Link, entries: Entries, now: int) -> None:
         # Every event begins one, so without the calls and the lists of the base classes.
         self.now, self.entries, self._missed, self._calls = now, entries, None, None
-        self._link, self._store_id = link, link.store_id
+        self._link, self._store_id, self.placement = link, link.store_id, link.placement
         self._touched: dict[str, Entry] = {}
         """The entries as this transaction sees them."""
         self._before: dict[str, list[Any] | None] = {}
@@ -88,6 +101,8 @@ class CheckedState(Transaction):
         return sum([entry.weight for entry in self._touched.values()])
 
     def _log(self) -> Log:
+        if self._link.placement != self.placement:  # its tenant may belong elsewhere now, and have other keys
+            raise WriteConflict
         return self._checks, self._writes, self._contents
 
     def go_on(self) -> None:

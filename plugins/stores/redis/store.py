@@ -12,7 +12,8 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.backend import describe_partition
-from ingestd.api.store import State, Store, StoreSize
+from ingestd.api.errors import CommandError
+from ingestd.api.store import State, Store, StoreSize, kinds_of
 from ingestd.api.times import format_time
 
 from .database import Database
@@ -73,6 +74,18 @@ class RedisStore(Store):
         self.store_id = store_id
         self.loss = str(loss) if loss is not None and loss.stands else None
 
+    @property
+    def placement(self) -> int:  # the link needs it for each transaction
+        return self._database.link.placement
+
+    @placement.setter
+    def placement(self, version: int) -> None:
+        self._database.link.placement = version
+
+    async def fence(self, placement: int) -> None:
+        if not await self._database.link.ask("fence", 0, placement):
+            raise CommandError("the clock of this machine is behind the last move of a tenant; set it right")
+
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> Transaction:
         link = self._database.link
         if step:
@@ -86,8 +99,13 @@ class RedisStore(Store):
         cast("Transaction", state).undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        for beginning in kinds_of(kind):
+            async for entry in self._scan(f"{self._database.prefix}{beginning}:"):
+                yield entry
+
+    async def _scan(self, beginning: str) -> AsyncIterator[tuple[str, str]]:
         seen: set[bytes] = set()
-        async for keys in self._database.keys(f"{self._database.prefix}{kind}:"):
+        async for keys in self._database.keys(beginning):
             new = [key for key in keys if key not in seen]
             seen.update(new)
             (values,) = await self._database.pipeline(("MGET", *new)) if new else ([],)

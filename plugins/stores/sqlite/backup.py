@@ -13,6 +13,7 @@ from pathlib import Path
 from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError
 from ingestd.api.times import format_time
+from ingestd.support.durable_files import sync
 
 from .connection import check_version, open_error
 from .store import LOSS_KEY
@@ -52,7 +53,7 @@ def restore(file: Path, database: Path) -> Path | None:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f"{database}{suffix}", f"{kept}{suffix}")
         os.replace(copy, database)
-        _sync_folder(database)
+        sync(database.parent)
     return kept
 
 
@@ -89,7 +90,7 @@ def _copy(source: Path, copy: Path) -> None:
         raise ConfigError(f"{source}: no database of ingestd")
     if faults:
         raise CommandError(f"{source} is damaged: {'; '.join(faults)}")
-    _sync(copy)
+    sync(copy)
 
 
 def _put(copy: Path, file: Path) -> None:
@@ -98,13 +99,13 @@ def _put(copy: Path, file: Path) -> None:
         os.link(copy, file)
     except FileExistsError:
         raise CommandError(f"{file} exists, and a backup overwrites nothing; name another file") from None
-    _sync_folder(file)
+    sync(file.parent)
 
 
 def _note_loss(copy: Path, loss: str) -> None:
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         connection.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", (LOSS_KEY, loss))
-    _sync(copy)
+    sync(copy)
 
 
 def _fold_log(database: Path) -> None:
@@ -115,15 +116,3 @@ def _fold_log(database: Path) -> None:
         if fault == "ok":
             with closing(sqlite3.connect(database)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(file: Path) -> None:
-    _sync(file.parent)

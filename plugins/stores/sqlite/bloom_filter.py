@@ -139,7 +139,7 @@ class BloomFilter:
         for query, key_of_row in ((_STATES, str), (_SETS, set_key)):
             last: str | None = ""
             while last is not None:
-                keys, seconds = await self._connections.background(_look, query, last)
+                keys, seconds = await self._connections.background(_read_keys, query, last)
                 yield [*map(key_of_row, keys)], seconds
                 last = keys[-1] if len(keys) == _ROWS else None
 
@@ -164,7 +164,7 @@ def _pass_by(connection: sqlite3.Connection, query: str, after: str) -> tuple[in
     return count, last, time.thread_time() - begun
 
 
-def _look(connection: sqlite3.Connection, query: str, after: str) -> tuple[list[str], float]:
+def _read_keys(connection: sqlite3.Connection, query: str, after: str) -> tuple[list[str], float]:
     """The next keys, and the seconds of a core that finding them took."""
     begun = time.thread_time()
     (text,) = connection.execute(f"SELECT json_group_array(key) FROM ({query} LIMIT ?)", (after, _ROWS)).fetchone()  # noqa: S608 - one of two constants

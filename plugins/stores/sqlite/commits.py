@@ -208,11 +208,11 @@ class Commits:
     def _settle(self, live: list[Pending], in_flight: dict[str, Entry], failed: Mapping[Pending, Exception]) -> None:
         records: list[Record] = []
         size = 0
-        self._entries.land(in_flight.values())
+        self._entries.end_commit(in_flight.values())
         for each in live:
             if each in failed:
                 for key, *_ in each.rows:
-                    self._entries.kill(in_flight[key])
+                    self._entries.invalidate(in_flight[key])
                 each.error = _for_the_caller(failed[each])
                 continue
             # Each entry is in one transaction of a commit. So no other one renews a key that this one clears.

@@ -25,7 +25,7 @@ class Connections:
         self._busy_timeout = busy_timeout
         self._writer: Connection | None = None
         self._reader: Connection | None = None
-        self._beside: Connection | None = None
+        self._background: Connection | None = None
         """For work that must not delay a commit."""
         self._bound: Connection | None = None
         """Holds the snapshot that bounds a checkpoint."""
@@ -37,7 +37,7 @@ class Connections:
             await self._writer.submit(migrate, self._path)
         self._reader = await self._connect()
         if owner:
-            self._beside = await self._connect()
+            self._background = await self._connect()
             self._bound = await self._connect()
 
     async def _connect(self, *, writing: bool = False) -> Connection:
@@ -45,10 +45,10 @@ class Connections:
 
     async def close(self) -> None:
         # The last connection to close moves the log into the file.
-        for connection in (self._bound, self._beside, self._reader, self._writer):
+        for connection in (self._bound, self._background, self._reader, self._writer):
             if connection is not None:
                 await connection.close()
-        self._bound = self._beside = self._reader = self._writer = None
+        self._bound = self._background = self._reader = self._writer = None
 
     def check(self) -> None:
         """Raises `Unavailable` if the connections are closed."""
@@ -95,7 +95,7 @@ class Connections:
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs
     ) -> _T:
         """Run long work that delays neither commits nor reads. Raises `Unavailable`."""
-        return await _on(self._beside, work, *args, **kw)
+        return await _on(self._background, work, *args, **kw)
 
     async def snapshot(
         self, work: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kw: _P.kwargs

@@ -12,7 +12,7 @@ from ingestd.api.contents import Contents, Entry
 from ingestd.api.errors import CommandError
 
 from ..cached_state import CachedState
-from ..stored_entries import cache_keys
+from ..entry import cache_keys
 from .commits import Commits
 from .database import Database
 from .entries import find_present, read_entries, select_keys

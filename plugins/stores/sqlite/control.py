@@ -35,7 +35,7 @@ class _Withdrawn(IngestdError):
 
 async def apply_requests(database: Database, commits: Commits) -> bool:
     """Run all waiting requests. Returns whether there were any. Raises `Unavailable`; the next call runs the rest."""
-    waiting, answered = await database.connections.read(_look)
+    waiting, answered = await database.connections.read(_read_requests)
     if answered:
         await commits.commit(also=_clear)
     for number, text in waiting:
@@ -110,7 +110,7 @@ async def _same_results(state: CachedState, request: Request) -> bool:
     return True
 
 
-def _look(connection: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], int]:
+def _read_requests(connection: sqlite3.Connection) -> tuple[list[tuple[int, bytes]], int]:
     waiting = connection.execute("SELECT id, request FROM control WHERE answer IS NULL ORDER BY id").fetchall()
     (answered,) = connection.execute(
         "SELECT count(*) FROM control WHERE answer IS NOT NULL AND at < ?", (times.now() - _KEEP_ANSWERS,)

@@ -19,7 +19,7 @@ from .database import Database
 from .guest_commits import put_idempotency_key
 from .pending import Pending
 from .removal import make_replacement
-from .trim import next_bound, read_extent, read_outlines, remove
+from .size import next_bound, read_extent, read_outlines, remove
 
 __all__ = ["SqliteJournal"]
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
-from ingestd.api.store import State, Store, StoreSize, state_key
+from ingestd.api.store import State, Store, StoreSize, kinds_of, state_key
 
 from ..cached_state import CachedState
 from .batch import read_values
@@ -40,6 +40,11 @@ class SqliteStore(Store):
         state.undo()
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        for beginning in kinds_of(kind):
+            async for entry in self._scan(beginning):
+                yield entry
+
+    async def _scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         # Read the TTL log first: a write-back may move its entries to the rows during the scan.
         renewals = await self._database.renewals_of(kind)
         after = f"{kind}:"

@@ -53,7 +53,7 @@ class Sweeper:
 
     async def _sweep_states(self, after: str, before: int) -> bool:
         """Returns whether a row had expired."""
-        self._after, values, others = await self._database.connections.read(_look, after, before)
+        self._after, values, others = await self._database.connections.read(_read_expired, after, before)
         values = [key for key in values if key not in self._database.renewals]
         some = [values, *(others[first : first + FIELDS] for first in range(0, len(others), FIELDS))]
         for expired in filter(None, some):
@@ -65,7 +65,7 @@ class Sweeper:
         """Returns whether a member had expired."""
         assert self._after_member is not None
         self._after_member, expired = await self._database.connections.read(
-            _look_at_members, self._after_member, before
+            _read_expired_members, self._after_member, before
         )
         if expired:
             await self._commits.commit(also=partial(_remove_members, [number for number, _ in expired], before))
@@ -73,7 +73,7 @@ class Sweeper:
         return bool(expired)
 
 
-def _look_at_members(
+def _read_expired_members(
     connection: sqlite3.Connection, after: int, before: int
 ) -> tuple[int | None, list[tuple[int, str]]]:
     """The last number of the next rows (None after the last row), and numbers and keys of the expired members."""
@@ -92,7 +92,7 @@ def _remove_members(numbers: list[int], before: int, connection: sqlite3.Connect
     )
 
 
-def _look(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str], list[str]]:
+def _read_expired(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str], list[str]]:
     """The last key of the next rows (None after the last row), and the expired keys: of values, and of fields."""
     count, last, values, fields = connection.execute(
         "SELECT count(*), max(key), json_group_array(key) FILTER (WHERE expires < ? AND fields IS NULL),"

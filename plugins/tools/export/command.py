@@ -11,11 +11,11 @@ from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.api.output import reader_is_gone
 from ingestd.config import Config
-from ingestd.delivery.filters import TYPES
+from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.storage.record_selection import RecordSelection
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
 
@@ -46,7 +46,9 @@ async def export_events(arguments: argparse.Namespace, config: Config, plugins: 
     )
     async with open_backends(config, plugins) as backends:
         tenant = arguments.tenant
-        reader = RecordReader(backends.partitions if tenant is None else [backends.of_tenant(tenant)])
+        # A tenant may be moved while its records are followed.
+        everywhere = tenant is None or arguments.follow
+        reader = RecordReader(backends.partitions if everywhere else backends.all_of_tenant(tenant))
         await _check_types(arguments.types, reader)
         await _check_keys(arguments.keys, config, reader)
         left: int | None = arguments.limit

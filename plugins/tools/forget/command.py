@@ -14,7 +14,6 @@ Links and records name a user's visitors as long as they exist. After that, the 
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -24,9 +23,9 @@ from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import write
+from ingestd.api.output import write_result
 from ingestd.api.privacy import Person
-from ingestd.api.store import Store
+from ingestd.api.store import Store, use_namespaces
 from ingestd.api.times import format_time, now
 from ingestd.config import Config
 from ingestd.consumers.erasures import note_erasure
@@ -57,30 +56,41 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
     async with open_backends(config, plugins) as backends:
         await backends.recover()  # otherwise the next daemon would append unfinished records of the person
         tenant = arguments.tenant or await _only_tenant(backends)
-        partition = backends.of_tenant(tenant)
-        traces = Traces(
-            tenant, UnusableIds(config.ids.unusable), user_id=arguments.user, anonymous_id=arguments.anonymous
-        )
-        forgetting = Forgetting(plugins.hooks, partition.store, partition.journal, traces)
-        await forgetting.learn()
+        unusable_ids = UnusableIds(config.ids.unusable)
+        # A tenant that was moved has records in several partitions.
+        parts = [
+            Forgetting(
+                plugins.hooks, partition.store, partition.journal,
+                Traces(tenant, unusable_ids, user_id=arguments.user, anonymous_id=arguments.anonymous),
+            )
+            for partition in backends.all_of_tenant(tenant)
+        ]  # fmt: skip
+        traces = parts[0].traces
+        for each in parts:
+            each.traces.adopt(traces)
+            await each.learn()
+            traces.adopt(each.traces)
+        for each in parts:
+            each.traces.adopt(traces)
         others = ", ".join(sorted(traces.tenants - {tenant}))
         if others and arguments.tenant is None:
             raise CommandError(f"the journal has records of several tenants ({tenant}, {others}): choose with --tenant")
-        counts = await (forgetting.look() if arguments.dry_run else forgetting.run())
+        counts: Counter[str] = Counter()
+        if not arguments.dry_run:
+            await parts[0].forget_leftovers(backends)
+        for each in reversed(parts):  # the present state and records name the person, so they are forgotten last
+            counts.update(await (each.look() if arguments.dry_run else each.run()))
         if others and tenant not in traces.tenants and not counts.total():
             raise CommandError(f"there are no records of tenant {tenant}; the journal has records of {others}")
-    if arguments.json:
-        told = {
-            "tenant": tenant,
-            "userId": traces.user_id,
-            "anonymousIds": traces.anonymous_ids,
-            "dryRun": arguments.dry_run,
-            "erasure": forgetting.erasure,
-            "counts": counts,
-        }
-        write([json.dumps(told)])
-    else:
-        write(_for_people(traces, counts, dry_run=arguments.dry_run))
+    told = {
+        "tenant": tenant,
+        "userId": traces.user_id,
+        "anonymousIds": traces.anonymous_ids,
+        "dryRun": arguments.dry_run,
+        "erasure": next((each.erasure for each in parts if each.erasure is not None), None),
+        "counts": counts,
+    }
+    write_result(told, lines=_for_people(traces, counts, dry_run=arguments.dry_run), as_json=arguments.json)
 
 
 class Forgetting:
@@ -92,7 +102,7 @@ class Forgetting:
         self._hooks = hooks
         self._store = store
         self._journal = journal
-        self._traces = traces
+        self.traces = traces
         self._letters = DeadLetters(store, journal, traces)
         self._learned = 0
 
@@ -116,15 +126,15 @@ class Forgetting:
             return Counter(records=0)
         while True:
             position = await self._announce()
-            known = len(self._traces)
+            known = len(self.traces)
             await self._read_on()
-            if len(self._traces) == known:
+            if len(self.traces) == known:
                 break
             await self._ask()  # a visitor was linked to the person meanwhile, and the erasure must name it too
         await self._note("begun")  # a run that is killed leaves nothing in the memory of daemons either
         counts: Counter[str] = Counter()
         for person in self._persons():
-            counts.update(await self._forget(person))
+            counts.update(await self._forget(person, self._store))
         for name, count in remembered.items():  # a consumer may have read the erasure first and deleted its state
             counts[name] = max(counts[name], count)
         counts["dead letters"] = await self._letters.blank()
@@ -137,21 +147,21 @@ class Forgetting:
         return counts
 
     async def _ask(self) -> None:
-        user_id = self._traces.user_id
+        user_id = self.traces.user_id
         if user_id is not None:
-            self._traces.add(await self._hooks.find_visitors(self._traces.tenant, user_id, self._store))
+            self.traces.add(await self._hooks.find_visitors(self.traces.tenant, user_id, self._store))
 
     async def _read_on(self) -> None:
         last = await self._journal.last()
         while self._learned < last:
             records = await self._journal.read(self._learned, _PAGE)
             for record in records:
-                self._traces.learn(record)
+                self.traces.learn(record)
             self._learned = records[-1].position if records else last
 
     async def _announce(self) -> int:
         """Append the erasure record. Returns its position."""
-        at, traces = now(), self._traces
+        at, traces = now(), self.traces
         self.erasure = time_uuid()
         body = msgspec.json.encode({
             "id": self.erasure,
@@ -172,7 +182,7 @@ class Forgetting:
 
     def _persons(self) -> Iterator[Person]:
         """The person with a part of their visitors at a time."""
-        traces = self._traces
+        traces = self.traces
         visitors, former = traces.visitors, traces.former
         for start in range(0, max(len(visitors), len(former), 1), _BATCH):
             end = start + _BATCH
@@ -188,12 +198,25 @@ class Forgetting:
             gone |= state.deleted  # otherwise every part would count the user's own state again
         return counts
 
-    async def _forget(self, person: Person) -> Counter[str]:
+    async def forget_leftovers(self, backends: Backends) -> None:
+        """Forget what moves of tenants have left of the person in other places, or have copied there with others."""
+        placements, tenant = backends.placements, self.traces.tenant
+        present, *former = placements.places_of(tenant)
+        try:
+            for place in dict.fromkeys([*former, *placements.all_places()]):
+                if place != present:
+                    use_namespaces(placements.namespaces(tenant, place.namespace))
+                    for person in self._persons():
+                        await self._forget(person, backends.partitions[place.partition].store)
+        finally:
+            use_namespaces(placements.namespaces(tenant, present.namespace))
+
+    async def _forget(self, person: Person, store: Store) -> Counter[str]:
         for _ in range(_ATTEMPTS):
-            state = self._store.begin(now())
+            state = store.begin(now())
             counts = await self._hooks.forget_person(person, state)
             try:
-                await self._store.commit(state)
+                await store.commit(state)
             except WriteConflict:
                 continue
             return counts
@@ -231,7 +254,7 @@ class Forgetting:
             records = await self._journal.read(after, _PAGE)
             for record in records:
                 wanted = record.position <= upto and not (derived and record.type in _RECEIVED)
-                body = blanked(record, self._traces) if wanted else None
+                body = blanked(record, self.traces) if wanted else None
                 if body is not None:
                     batch.append((record, body))
                     size += len(record.body) + len(body)

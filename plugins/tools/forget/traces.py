@@ -62,6 +62,12 @@ class Traces:
         self._unnamed.update(digest for digest in visitors.digests if digest not in self._linked)
         self._linked.update(visitors.digests)
 
+    def adopt(self, others: Traces) -> None:
+        """Learn what the records of another partition tell of the person."""
+        self.add(Visitors([*others._linked]))
+        self._names |= dict.fromkeys(others.anonymous_ids, _ALWAYS)
+        self.tenants |= others.tenants
+
     def learn(self, record: Record) -> None:
         if record.type not in _FROM_CALLERS and record.type != ERASURE:
             return

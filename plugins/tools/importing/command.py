@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from typing import Any, cast
 
 from ingestd.api import times
@@ -27,17 +28,13 @@ from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport
 from .file_form import intake_of
-from .folders import find_files
-from .former_copies import FormerCopies
 from .importer import Importer, chunks
-from .interruption import Interrupted, Interruption
-from .known_records import KnownRecords
+from .known_records import FormerCopies, KnownRecords
 from .line_reader import LineReader
-from .lines import InputFiles, Line
-from .progress import Progress
+from .lines import InputFiles, Line, find_files
+from .progress import Interrupted, Interruption, Progress
 from .room import Room
-from .summary import listed, print_summary
-from .tally import Tally
+from .tally import Tally, listed, print_summary
 from .time_order import MergedLines, check_order
 
 __all__ = ["import_events"]
@@ -129,8 +126,9 @@ async def _check(merged: MergedLines, reader: LineReader, progress: Progress, in
 def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Processor]:
     """Makes a processor for each partition, and returns a function for the one of a tenant."""
     made = {}
-    for partition in backends.partitions:
-        processor = Processor(plugins.hooks, partition.store, partition.journal, Backpressure(sys.maxsize))
+    for index, partition in enumerate(backends.partitions):
+        check = partial(backends.placements.check, index)
+        processor = Processor(plugins.hooks, partition.store, partition.journal, Backpressure(sys.maxsize), check)
         processor.resolver = ImportResolver(plugins.hooks, partition.journal)
         made[partition.name] = processor
     return lambda tenant: made[backends.of_tenant(tenant).name]
@@ -140,6 +138,8 @@ def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Process
 async def _started(plugins: Plugins, backends: Backends, config: Config) -> AsyncIterator[None]:
     """The plugins that an import calls are started, and shut down at the end."""
     daemon = _ImportDaemon(backends, plugins, UnusableIds(config.ids.unusable))
+    if len(backends.partitions) > 1:
+        daemon.watch(backends.follow_placements(), name="placements")
     as_daemon = cast("Daemon", daemon)  # its registry is made when a plugin asks for it
     try:
         await plugins.hooks.startup(as_daemon, [each.name for each in plugins.loaded if _OF_EVENTS & {*each.hooks}])

@@ -13,8 +13,8 @@ from typing import IO, Self
 
 from ingestd.api.errors import CommandError, Refused, UnknownKey
 
-from .bounded_counter import BoundedCounter
 from .lines import InputFile, Line
+from .tally import BoundedCounter
 
 __all__ = ["FaultReport"]
 

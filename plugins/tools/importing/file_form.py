@@ -13,7 +13,7 @@ import msgspec
 
 from ingestd.api.errors import CommandError
 from ingestd.api.intake import Intake
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 from ingestd.validation.validator import UNREADABLE
 
 from .lines import InputFile

@@ -14,8 +14,7 @@ from ingestd.api.journal import Append
 from ingestd.api.outcomes import Outcome
 from ingestd.pipeline.processor import Processor, Result
 
-from .former_copies import FormerCopies
-from .known_records import KnownRecords
+from .known_records import FormerCopies, KnownRecords
 from .line_reader import Item, LineReader
 from .lines import Line
 from .tally import Tally

@@ -1,23 +1,25 @@
 """The records that the journal has, their messages, and the persons it has forgotten.
 
-So no import stores an event twice, or brings a person back.
+So no import stores an event twice, or brings a person back. A record without state is stored once more, with state.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from ingestd.api.events import Record
+from ingestd.api.imported import completed
 from ingestd.api.journal import Journal
 from ingestd.api.times import parse_time
 from ingestd.support.record_head import RecordHead, read_head
 
-__all__ = ["KnownRecords"]
+__all__ = ["FormerCopies", "KnownRecords"]
 
 _PAGE = 500
 _MANY = 1000  # digests that are written together
@@ -142,3 +144,43 @@ def _of_erasure(erasure: Mapping[str, Any]) -> Iterable[tuple[bytes, int]]:
 def _digest(kind: str, tenant: str, text: str) -> bytes:
     named = f"{kind}:{len(tenant)}:{tenant}{text}"
     return blake2b(named.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class FormerCopies:
+    """Marks former copies in the journal, so that exports have each record once, as it was stored last.
+
+    An import that ends before that leaves both copies, which the next one marks.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[Journal, list[int]] = {}
+
+    def add(self, journal: Journal, position: int) -> None:
+        self._positions.setdefault(journal, []).append(position)
+
+    async def mark(self) -> None:
+        """Mark the copies that were added. Raises `Unavailable`."""
+        for journal, positions in self._positions.items():
+            records = [each for run in _runs(sorted(positions)) for each in await _read(journal, *run)]
+            await journal.replace([(each, msgspec.json.encode(completed(each.decode()))) for each in records])
+        self._positions.clear()
+
+
+def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Each run of consecutive positions, as its first and last one."""
+    first = before = positions[0]
+    for position in [*positions[1:], sys.maxsize]:
+        if position != before + 1:
+            yield first, before
+            first = position
+        before = position
+
+
+async def _read(journal: Journal, first: int, last: int) -> list[Record]:
+    """The records between these positions, as far as retention has left them."""
+    found: list[Record] = []
+    after = first - 1
+    while after < last and (records := await journal.read(after, last - after)):
+        found += [record for record in records if record.position <= last]
+        after = records[-1].position
+    return found

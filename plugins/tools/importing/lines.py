@@ -1,4 +1,7 @@
-"""Reads files of JSON lines, compressed with gzip or not. Memory stays small, however long a file or a line is."""
+"""The files of an import, and their JSON lines, compressed with gzip or not. A folder stands for the files below it.
+
+Memory stays small, however long a file or a line is.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from itertools import chain
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from ingestd.api.errors import BadRequest, CommandError, Refused, TooLarge
 from ingestd.daemon import file_limits
 
-__all__ = ["STDIN", "InputFile", "InputFiles", "Line"]
+__all__ = ["STDIN", "Found", "InputFile", "InputFiles", "Line", "find_files"]
 
 STDIN = "-"
 _GZIP = b"\x1f"  # the first byte of gzip, with which no JSON begins
@@ -193,3 +197,42 @@ class InputFiles:
     def __iter__(self) -> Iterator[Line]:
         for file in self.files:
             yield from file.lines()
+
+
+_ENDINGS = (".json", ".jsonl", ".ndjson", ".log", ".gz")
+
+
+class Found(NamedTuple):
+    """The names of files to read, and of files in folders whose names end otherwise."""
+
+    files: list[str]
+    left_out: list[str]
+
+
+def find_files(names: Sequence[str]) -> Found:
+    """Raises `CommandError` for a folder that cannot be read, or has no file to read."""
+    found = Found([], [])
+    for name in names:
+        if not os.path.isdir(name):
+            found.files.append(name)
+            continue
+        below = sorted(_below(name))
+        chosen = [path for path in below if path.endswith(_ENDINGS)]
+        if not chosen:
+            raise CommandError(f"{name}: no file below this folder ends in {', '.join(_ENDINGS)}")
+        found.files.extend(chosen)
+        found.left_out.extend(path for path in below if not path.endswith(_ENDINGS))
+    return found
+
+
+def _below(folder: str) -> Iterator[str]:
+    """The files of the folder and of folders in it, without hidden ones. Links to folders are not followed."""
+    for path, folders, files in os.walk(folder, onerror=_refuse):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for each in files:
+            if not each.startswith(".") and (file := Path(path, each)).is_file():
+                yield str(file)
+
+
+def _refuse(error: OSError) -> None:
+    raise CommandError(f"{error.filename}: {error.strerror}") from None

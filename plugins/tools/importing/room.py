@@ -11,7 +11,7 @@ from ingestd.api.journal import Journal
 from ingestd.config import Config
 from ingestd.storage.retention import room_below
 
-from .interruption import Interruption
+from .progress import Interruption
 
 __all__ = ["Room"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
@@ -11,9 +10,10 @@ from pathlib import Path
 
 from ingestd.api.backend import Backend
 from ingestd.api.errors import CommandError
-from ingestd.api.output import write
+from ingestd.api.output import write, write_json
 from ingestd.config import Config, load_config
 from ingestd.hooks.loader import Plugins, load_plugins
+from ingestd.storage.backends import Backends
 from ingestd.support.terminal import table
 
 from .copying import Compared, compare_sides
@@ -23,7 +23,7 @@ from .regrouped_copy import RegroupedCopy, counts
 from .sides import Side, make_backend, open_sides, refuse_missing, shown
 from .store_copy import StoreCopy, refuse_source
 
-__all__ = ["compare", "copy"]
+__all__ = ["back_up", "compare", "copy", "restore"]
 
 
 async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -137,7 +137,7 @@ def _print_json(compared: Sequence[Compared] | None) -> None:
             told["partitions"] = [name | part for name, part in zip(names, parts, strict=True)]
         else:
             told |= parts[0]
-    write([json.dumps(told)])
+    write_json(told)
 
 
 def _told(compared: Compared) -> dict[str, object]:
@@ -146,3 +146,23 @@ def _told(compared: Compared) -> dict[str, object]:
         "state": [each._asdict() for each in compared.state],
         "cursors": compared.cursors,
     }
+
+
+async def back_up(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    file = _file(arguments)
+    await Backends(config, plugins).single.back_up(file)
+    write([f"written and checked: {file} ({file.stat().st_size} bytes)"])
+
+
+async def restore(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    file = _file(arguments)
+    kept = await Backends(config, plugins).single.restore(file)
+    write([f"restored: {file}"])
+    if kept is not None:
+        write([f"the former store is {kept}"])
+    write(["the data stored since the backup is lost; after the start, run `ingestd store acknowledge-loss`"])
+
+
+def _file(arguments: argparse.Namespace) -> Path:
+    file: Path = arguments.file
+    return file.absolute()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ingestd.api.contents import Entry
+from ingestd.api.contents import Entry, namespace_of
 from ingestd.api.store import key_digest, tenant_digest
-from ingestd.storage.partitions import index_of_tenant
 
 __all__ = ["EVERYWHERE", "HOME", "KnownKeys", "texts_in"]
 
@@ -27,11 +26,13 @@ _TAG = 32  # characters of a tenant's digest in front of a value
 class KnownKeys:
     """The keys of all tenants and texts that were seen. They are in a temporary file, because there may be millions."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, index_of_tenant: Callable[[str], int]) -> None:
         self.tenants: set[str] = set()
         self.is_complete = False
         """Whether all records were added. Only then it is known that there are no other tenants."""
-        self._partitions = partitions
+        self.moved: Mapping[int, str] = {}
+        """The tenants that were moved between partitions, by the numbers in their keys."""
+        self._index_of_tenant = index_of_tenant
         self._tags: dict[str, str] = {}
         self._file = sqlite3.connect("", isolation_level=None)  # a file without name, which SQLite removes at the end
         self._file.execute("PRAGMA journal_mode = OFF")
@@ -42,7 +43,7 @@ class KnownKeys:
         self._file.close()
 
     def index_of(self, tenant: str | None) -> int:
-        return index_of_tenant(tenant, self._partitions) if tenant else HOME
+        return self._index_of_tenant(tenant) if tenant else HOME
 
     def add(self, tenant: str, texts: Iterable[str]) -> None:
         """Add the keys of a tenant; an empty one stands for what belongs to no tenant."""
@@ -71,7 +72,11 @@ class KnownKeys:
             (only,) = self.tenants
             otherwise = self.index_of(only)
         found = [self._file.execute(_OWNER, (_digest(entry),)).fetchone() for entry in entries]
-        return [otherwise if row is None else row[0] for row in found]
+        known = [otherwise if row is None else row[0] for row in found]
+        if not self.moved:
+            return known
+        names = [self.moved.get(namespace_of(entry.key)) for entry in entries]
+        return [owner if name is None else self.index_of(name) for name, owner in zip(names, known, strict=True)]
 
     def _tagged(self, entry: Entry) -> str | None:
         return None if entry.value is None else self._tags.get(entry.value[:_TAG])

@@ -53,7 +53,8 @@ class RecordComparison:
     """Compares the records of each pair of partitions, source and target, in their order.
 
     `origin` and `place` tell the partitions of a record: the source's and the target's. `origin` is `UNKNOWN` for
-    records without a tenant, which every partition of the source may have. Their order is not compared.
+    records without a tenant, and of moved tenants, which several partitions of the source may have. Their order is not
+    compared.
     """
 
     def __init__(self, source: Sequence[Side], target: Sequence[Side], origin: _Place, place: _Place) -> None:
@@ -131,7 +132,8 @@ class RecordComparison:
         origin, place = pair
         if origin == UNKNOWN:
             raise CommandError(
-                f"the copy differs from the source: {self._target[place]} has other records of no tenant"
+                f"the copy differs from the source: {self._target[place]} has other records of no tenant,"
+                " or of a tenant that was moved between partitions"
             )
         source, target = self._source[origin], self._target[place]
         found = self._of_pair(target, theirs.after[place], theirs.upto[place], pair)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 
+from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.partitions import index_of_tenant
+from ingestd.storage.placements import index_of_tenant, read_map
 
 from .copying import Compared
 from .known_keys import HOME
@@ -17,7 +18,7 @@ from .record_comparison import UNKNOWN, RecordComparison, Span
 from .sides import Side
 from .state_copy import StateCopy, refuse_differences, verified
 
-__all__ = ["compare_all", "compare_regrouped", "comparison_of", "ends_of", "place_of"]
+__all__ = ["compare_all", "compare_regrouped", "comparison_of", "ends_of", "moved_tenants", "place_of"]
 
 
 async def compare_regrouped(source: Sequence[Side], target: Sequence[Side], plugins: Plugins) -> Sequence[Compared]:
@@ -37,7 +38,7 @@ async def compare_all(
 
     `copying` lets the target follow the source: bodies are blanked, and entries that the source lacks are removed.
     """
-    comparison = comparison_of(source, target)
+    comparison = comparison_of(source, target, await moved_tenants(source))
     journals = await comparison.compare(ours, theirs, repair=copying)
     if cursors := comparison.differing_cursors():
         raise CommandError(f"the copy differs from the source in the cursors of {', '.join(cursors)}")
@@ -48,14 +49,23 @@ async def compare_all(
     return [Compared(*each) for each in zip(names, journals, state, counted, strict=True)]
 
 
-def comparison_of(source: Sequence[Side], target: Sequence[Side]) -> RecordComparison:
-    """The comparison of the records of two stores by the tenants of the records."""
+async def moved_tenants(source: Sequence[Side]) -> dict[str, int]:
+    """The tenants that were moved between partitions, each with the number in its keys. Raises `Unavailable`."""
+    placements = await read_map(source[0].store.begin(times.now()), len(source))
+    return {tenant: placed.place.namespace for tenant, placed in placements.tenants.items()}
+
+
+def comparison_of(source: Sequence[Side], target: Sequence[Side], moved: Collection[str]) -> RecordComparison:
+    """The comparison of the records of two stores by the tenants of the records.
+
+    `moved` are the tenants that may have records in several partitions of the source.
+    """
 
     def origin(record: Record) -> int:
         if len(source) == 1:
             return HOME
         tenant = record.envelope().tenant
-        return index_of_tenant(tenant, len(source)) if tenant else UNKNOWN
+        return index_of_tenant(tenant, len(source)) if tenant and tenant not in moved else UNKNOWN
 
     return RecordComparison(source, target, origin, lambda record: place_of(record, len(target)))
 

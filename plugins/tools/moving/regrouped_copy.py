@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
@@ -14,6 +15,7 @@ from ingestd.delivery.progress import load_progress
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, clear_mark, write_mark
+from ingestd.storage.placements import index_of_tenant
 
 from .copying import FORGETTING, Compared
 from .cuts import Cut, cuts_of, in_order, lowest
@@ -21,7 +23,7 @@ from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
 from .record_comparison import Span
 from .record_copy import RecordCopy, merged, regrouping_of
-from .regrouped_comparison import compare_all, comparison_of, ends_of, place_of
+from .regrouped_comparison import compare_all, comparison_of, ends_of, moved_tenants, place_of
 from .sides import Side
 from .sink_shares import SINK_KINDS, refuse_unfinished_work, share_sink
 from .state_copy import StateCopy
@@ -50,7 +52,7 @@ class RegroupedCopy:
         self._target = target
         self._plugins = plugins
         self._quiet = quiet
-        self._known = KnownKeys(len(target)) if len(target) > 1 else None
+        self._known = KnownKeys(partial(index_of_tenant, partitions=len(target))) if len(target) > 1 else None
         """A target with one partition needs no search for it."""
         self._marks: list[CopyMark] = []
 
@@ -152,6 +154,7 @@ class RegroupedCopy:
         known = self._known
         if known is not None:
             known.add("", [])
+            known.moved = {number: tenant for tenant, number in (await moved_tenants(self._source)).items()}
             for side in self._source:
                 for tenant, texts in (await self._plugins.hooks.state_parts(side.store)).items():
                     known.add(tenant, texts)
@@ -209,7 +212,8 @@ class RegroupedCopy:
         while True:
             begun = await _firsts(self._source)
             try:
-                await comparison_of(self._source, self._target).compare(ours, theirs, repair=True)
+                comparison = comparison_of(self._source, self._target, await moved_tenants(self._source))
+                await comparison.compare(ours, theirs, repair=True)
             except CommandError:
                 if begun == await _firsts(self._source):
                     raise

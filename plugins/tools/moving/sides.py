@@ -14,7 +14,7 @@ from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.support.nearest import nearest
+from ingestd.support.names import nearest
 
 __all__ = ["Side", "make_backend", "open_sides", "refuse_missing", "shown"]
 

@@ -9,6 +9,7 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.storage.copy_mark import CopyMark, clear_mark, read_mark, write_mark
+from ingestd.storage.placements import read_map, unfinished
 
 from .copying import Compared, Copying
 from .sides import Side
@@ -86,6 +87,10 @@ async def refuse_source(sides: Sequence[Side]) -> None:
     for side in sides:
         if await read_mark(side.store) is not None:
             raise CommandError(f"{side.url} is itself an unfinished copy; finish it first")
+    placements = await read_map(sides[0].store.begin(times.now()), len(sides))
+    if (problem := unfinished(placements, [side.name for side in sides])) is not None:
+        raise CommandError(f"{sides[0].url}: {problem}")
+    for side in sides:
         if side.store.loss is not None:
             raise CommandError(f"{side}: {side.store.loss}; run `ingestd store acknowledge-loss` there first")
     if all([await _is_empty(side) for side in sides]):

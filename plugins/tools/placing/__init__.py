@@ -1,0 +1,1 @@
+"""`ingestd partitions place`: a tenant with all its data to another partition."""
