@@ -17,7 +17,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from ingestd.config import HttpOptions
-from ingestd.http.client_connection import ClientConnection
+from ingestd.http.client_connection import Client
 from ingestd.http.connection_limits import Connections
 from ingestd.http.server.server import FastServer
 from ingestd.observability.metrics import Metrics
@@ -36,7 +36,7 @@ class BareHandler(RequestHandler):
 class BareReader:
     """Reads a request of ingestd's server, and answers it."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: Client) -> None:
         self._connection = connection
         self._body = b""
 

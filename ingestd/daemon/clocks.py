@@ -7,15 +7,12 @@ messages. So the daemon has a clock of its own. It follows the system's clock, b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from collections.abc import Sequence
 
 from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.check_result import show_age
+from ingestd.observability.metrics import Metrics
 from ingestd.support.periodic import every
 
 __all__ = ["Clocks"]
@@ -29,13 +26,22 @@ _CURE = "if the new time is right, confirm it by `ingestd reload`"
 
 
 class Clocks:
-    def __init__(self, partitions: Sequence[Partition], registry: CollectorRegistry) -> None:
+    def __init__(self, partitions: Sequence[Partition], metrics: Metrics) -> None:
         self._partitions = partitions
         self.jump = 0
         """Milliseconds by which the system's clock is ahead of the daemon's since a jump that it did not follow."""
         self._is_apart = False
         """Whether the difference to the clock of a store has been told."""
-        registry.register(_Clocks(self))
+        metrics.show(
+            "ingestd_clock_jump_seconds",
+            "How far the system's clock is ahead of the daemon's since a jump that the daemon does not follow.",
+            lambda: self.jump / 1000,
+        )
+        metrics.show(
+            "ingestd_store_clock_ahead_seconds",
+            "How far the clock of the store's server is ahead of the daemon's, 0 within the time of a request.",
+            lambda: self.store_ahead / 1000,
+        )
 
     async def run(self) -> None:
         """Look every second while the daemon runs."""
@@ -103,28 +109,6 @@ class Clocks:
         ahead = self.store_ahead
         where = "behind" if ahead < 0 else "ahead of"
         return f"the clock of the store's server is {show_age(abs(ahead))} {where} this daemon's"
-
-
-class _Clocks(Collector):
-    """Runs on another thread than the event loop, so it only reads."""
-
-    def __init__(self, clocks: Clocks) -> None:
-        self._clocks = clocks
-
-    def describe(self) -> Iterable[Metric]:
-        return self.collect()
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "ingestd_clock_jump_seconds",
-            "How far the system's clock is ahead of the daemon's since a jump that the daemon does not follow.",
-            self._clocks.jump / 1000,
-        )
-        yield GaugeMetricFamily(
-            "ingestd_store_clock_ahead_seconds",
-            "How far the clock of the store's server is ahead of the daemon's, 0 within the time of a request.",
-            self._clocks.store_ahead / 1000,
-        )
 
 
 def _told(ahead: int) -> str:

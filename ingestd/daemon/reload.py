@@ -25,8 +25,8 @@ from ingestd.http.operators import OperatorsPart
 from ingestd.http.settings import RequestSettings
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
+from ingestd.pipeline.room import Backpressure
 from ingestd.storage.retentions import Retentions
 from ingestd.validation.validator import Validator
 

@@ -23,7 +23,6 @@ from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
 from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.app import Ingest
-from ingestd.http.client_address import STORED_FORMS
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import SERVERS, IngestListener
 from ingestd.http.operators import Operators, OperatorsPart, Shown
@@ -33,9 +32,11 @@ from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.processor import Processors
+from ingestd.pipeline.request_events import Outcomes
+from ingestd.pipeline.room import Backpressure
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
@@ -100,7 +101,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
         self._lines = RecentLines()
-        self._observation = Observation()
+        self._outcomes = Outcomes(self._metrics, Observation())
         self._operators: list[OperatorsPart] = []
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
@@ -217,7 +218,7 @@ class Server:
         log.info("stopped")
 
     def _look_after_itself(self) -> Clocks:
-        clocks = Clocks(self.partitions, self.registry)
+        clocks = Clocks(self.partitions, self._metrics)
         self.watch(clocks.run(), name="clocks")
         if self._backends.ownership is not None:
             self.watch(self._backends.ownership.keep(), name="ownership of the state")
@@ -253,13 +254,11 @@ class Server:
         self.watch(self.notifier.keepalive(self._describe(ingest, health)), name="systemd keepalive")
 
     def _make_pipeline(self, generation: Generation, backpressures: Sequence[Backpressure]) -> Pipeline:
-        http = generation.config.http
+        hooks = generation.plugins.hooks
+        processors = Processors(hooks, self.store, self.partitions, backpressures, self._backends.placements)
         return Pipeline(
-            generation.plugins.hooks, generation.validator, self.store, self.partitions, self._metrics,
-            placements=self._backends.placements, backpressures=backpressures, observation=self._observation,
-            max_body=int(http.max_body),
-            max_batch_body=int(http.max_batch_body), unusable_ids=self.unusable_ids,
-            unusable_id_reports=self._unusable_id_reports, stored_address=STORED_FORMS[http.store_address],
+            hooks, generation.validator, processors, self._outcomes, generation.config.http,
+            unusable_ids=self.unusable_ids, unusable_id=self._unusable_id_reports.report,
             intakes=generation.plugins.intakes,
         )  # fmt: skip
 
@@ -289,7 +288,7 @@ class Server:
             self._operators, self._generation.config, self._generation.validator, self._run_state.config,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
             self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
-            self.unusable_ids, self._observation, self.watch,
+            self.unusable_ids, self._outcomes.observation, self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:

@@ -230,7 +230,7 @@ def _first(manager: pluggy.PluginManager, hook: str) -> Callable[..., Awaitable[
         for plugin, function in chain:
             try:
                 answer = function(*arguments)
-                if hasattr(answer, "__await__"):
+                if answer is not None and hasattr(answer, "__await__"):
                     answer = await answer
             except Refused:
                 raise
@@ -327,7 +327,7 @@ async def _call_all(chain: Sequence[_Call], hook: str, *arguments: Any) -> None:
     for plugin, function in chain:
         try:
             answer = function(*arguments)
-            if hasattr(answer, "__await__"):
+            if answer is not None and hasattr(answer, "__await__"):
                 await answer
         except (Refused, ConfigError):
             raise

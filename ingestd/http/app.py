@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from http.client import responses
 
 from ingestd.api.errors import Refused
@@ -14,7 +15,6 @@ from ingestd.pipeline.responses import problem
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
-from .client_connection import ClientConnection
 from .held_back import HeldBack
 from .ingest import Exchange
 from .routes import BASE_PATH
@@ -25,7 +25,7 @@ __all__ = ["BASE_PATH", "Ingest"]
 
 
 class Ingest:
-    """The endpoints for events. A server calls `start_request` for each request."""
+    """The endpoints for events. A server calls `start_request` with its client for each request."""
 
     def __init__(
         self,
@@ -43,11 +43,9 @@ class Ingest:
         """Requests that have begun and have no answer yet."""
         self.tasks = RequestTasks()
         self.held_back = HeldBack()
+        self.start_request = partial(Exchange, self)
         self.draining = False
         """Whether the daemon is shutting down. Each answer then ends its connection, with `Connection: close`."""
-
-    def start_request(self, connection: ClientConnection) -> Exchange:
-        return Exchange(self, connection)
 
     def drain(self) -> None:
         """End each connection with its next answer, and hold none back."""

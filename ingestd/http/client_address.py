@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from ingestd.support.addresses import network_of
 
-__all__ = ["STORED_FORMS", "Peers", "truncated"]
+__all__ = ["Peers"]
 
 _NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's value for the peer of a Unix socket
 _REMEMBERED = 4096
@@ -33,7 +32,8 @@ class Peers:
     trusted proxy's. Any client can forge the entries left of it.
     """
 
-    def __init__(self, trusted: Iterable[str]) -> None:
+    def __init__(self, trusted: Collection[str]) -> None:
+        self.trust_any = bool(trusted)
         self._trusted = [ipaddress.ip_network(network) for network in trusted]
         # Cached, since parsing an address takes microseconds, and those of proxies and busy clients recur.
         self._hop = lru_cache(_REMEMBERED)(self._read)
@@ -43,8 +43,6 @@ class Peers:
 
         `peer` is the connection's address in Tornado's form.
         """
-        if not self._trusted and ":" not in peer:
-            return peer if peer != _NO_ADDRESS else ""
         hop = self._hop(peer) if peer != _NO_ADDRESS else None
         if hop is None:
             return ""
@@ -78,14 +76,3 @@ class Peers:
             # An address made from bytes has no zone. A zone means nothing to another machine.
             address = address.ipv4_mapped or ipaddress.IPv6Address(address.packed)
         return _Hop(str(address), any(address in network for network in self._trusted))
-
-
-def truncated(address: str) -> str:
-    """The network of an address: the /24 of an IPv4 address, the /48 of an IPv6 address."""
-    if ":" not in address:
-        return address.rpartition(".")[0] + ".0"
-    return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, address)[:6] + bytes(10))
-
-
-STORED_FORMS: Mapping[str, Callable[[str], str] | None] = {"no": None, "truncated": truncated, "whole": str}
-"""Functions that make the stored form of an address, by the value of `[http] store_address`. None: it is not stored."""

@@ -1,13 +1,13 @@
 """A client's connection to either HTTP server, with the phase of its request.
 
-`Connections` sets the limits. Each server has a subclass of `Client`, which reports the phases of a request and
-implements `stop_reading`, `send_raw`, `drop_rest`, `close_after_flush` and `close`.
+`Connections` sets the limits and moves a connection from phase to phase. Each server has a subclass of `Client`, which
+reports what has arrived.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -17,16 +17,16 @@ from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.outcomes import Refusal
 
 if TYPE_CHECKING:
-    from .connection_limits import Connections
+    from .connection_limits import Admitted, Connections
 
-__all__ = ["Client", "ClientConnection", "Phase", "RequestReader", "StartRequest", "malformed"]
+__all__ = ["Client", "Phase", "RequestReader", "StartRequest", "malformed"]
 
 
 Phase = Literal["request", "headers", "body", "answer", "end"]
 """The phases of a connection: it waits for the first byte of a request, the rest of its headers, its body, its answer.
 
-In "end" the connection takes no further request. (Comparing strings takes half as long as looking up a member of an
-enumeration.)
+In "end" the connection takes no further request. `Connections.move` alone changes it. (Comparing strings takes half as
+long as looking up a member of an enumeration.)
 """
 
 
@@ -37,10 +37,9 @@ class _Refusing(Protocol):
 
 
 class Client(ABC):
-    def __init__(self, connections: Connections, origin: Hashable) -> None:
+    def __init__(self, connections: Connections, admitted: Admitted) -> None:
         self.connections = connections
-        self.origin = origin
-        """The key by which a caller's connections are counted; None where this one stands for many callers."""
+        self.address, self.origin = admitted
         self.is_open = True
         """Whether `Connections` counts it."""
         self.phase: Phase = "request"
@@ -56,25 +55,18 @@ class Client(ABC):
         """The request whose headers have arrived. It writes its refusal."""
         connections.opened(self)
 
-    # Phases of a request
-
-    def reading_body(self) -> None:
-        self.connections.began(self, "body")
-
-    def read_whole(self) -> None:
-        """The request is complete. Time that passes now is not the client's."""
-        self.phase = "answer"
-
-    def answered(self, *, last: bool = False) -> None:
-        self.exchange = None
-        # If the answer came before the end of the request, the rest would be taken for the next request.
-        last = last or self.phase != "answer"
-        self.connections.answered(self, "end" if last else "request")
-
     def release(self, count: int) -> None:
         """Stop counting so many bytes of the request, because they are not kept."""
         if self.is_open:  # otherwise all bytes are released already
             self.connections.release(self, count)
+
+    @abstractmethod
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
+        """Answer the request, once. `headers` have the Content-Length, if the status allows one."""
+
+    @abstractmethod
+    def answer(self, data: bytes) -> None:
+        """Answer the request, once, with bytes that are the head and the body."""
 
     # The end of the connection
 
@@ -125,22 +117,6 @@ class Client(ABC):
         """Close at once."""
 
 
-class ClientConnection(ABC):
-    """A request's side of its connection. The request is answered through it, once."""
-
-    client: Client
-    remote_ip: str
-    """The address of the connection's other end; empty where it has none."""
-
-    @abstractmethod
-    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
-        """Send an answer. `headers` have the Content-Length, if the status allows one."""
-
-    @abstractmethod
-    def answer(self, data: bytes) -> None:
-        """Send bytes that are the whole answer, its head and its body."""
-
-
 class RequestReader(Protocol):
     """A server gives it a request as it arrives, and goes on to the next request when this one is answered."""
 
@@ -157,7 +133,7 @@ class RequestReader(Protocol):
         """The client left, and the server noticed. It may do so until the request has arrived whole."""
 
 
-StartRequest = Callable[[ClientConnection], RequestReader]
+StartRequest = Callable[[Client], RequestReader]
 """Called by a server for each request, before the headers are received."""
 
 

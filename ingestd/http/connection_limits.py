@@ -37,9 +37,12 @@ _TOO_MUCH = "Too many requests are arriving at the same time. Send the request a
 
 
 class Admitted(NamedTuple):
-    """A new connection that may stay. `origin` is the key by which its caller's connections are counted."""
+    """A new connection that may stay."""
 
+    address: str
+    """The address of its other end, in the form of `Request.peer`."""
     origin: Hashable
+    """The key by which a caller's connections are counted; None where this one stands for many callers."""
 
 
 class Connections:
@@ -90,21 +93,29 @@ class Connections:
     def closed(self, client: Client) -> None:
         if not client.is_open:
             return
+        self.move(client, "end")
         client.is_open = False
-        client.exchange = None  # breaks a cycle of references, which would wait for the garbage collector
-        self.release(client, client.received)
-        self._open.pop(client, None)
+        del self._open[client]
         self._of_origin[client.origin] -= 1
         if not self._of_origin[client.origin]:
             del self._of_origin[client.origin]
 
-    def began(self, client: Client, phase: Phase) -> None:
+    def move(self, client: Client, phase: Phase) -> None:
+        """Let a connection enter a phase. In "request" and "end" it has been answered, and nothing of it is kept."""
+        if not client.is_open:
+            return
         client.phase = phase
         client.since = self.now
+        if phase == "request" or phase == "end":  # noqa: PLR1714 - a set would take twice the time, for every request
+            client.exchange = None  # breaks a cycle of references, which would wait for the garbage collector
+            self.buffered -= client.received
+            client.received = client.unread = 0
+            del self._open[client]
+            self._open[client] = None
 
     def arrived(self, client: Client, count: int) -> None:
         if client.phase == "request":
-            self.began(client, "headers")
+            self.move(client, "headers")
         self.held(client, count)
 
     def held(self, client: Client, count: int) -> None:
@@ -126,16 +137,6 @@ class Connections:
     def release(self, client: Client, count: int) -> None:
         client.received -= count
         self.buffered -= count
-
-    def answered(self, client: Client, phase: Phase) -> None:
-        if not client.is_open:
-            return
-        self.buffered -= client.received
-        client.received = client.unread = 0
-        client.phase = phase
-        client.since = self.now
-        del self._open[client]
-        self._open[client] = None
 
     # Reports of a complete request
 
@@ -173,7 +174,7 @@ class Connections:
             evicted = self._look_for_evictable().next()
             if not self._make_room(evicted, _TOO_MANY, Refusal.TOO_MANY_CONNECTIONS, sock):
                 return None
-        return Admitted(origin)
+        return Admitted(self._peers.client(peer, {}), origin)
 
     def _look_for_evictable(self) -> Evictable:
         if self._evictable is None:

@@ -19,11 +19,10 @@ from ingestd.pipeline.responses import Answer, problem
 from ingestd.support.ids import time_uuid
 
 from .body import decode_body, too_large
-from .client_connection import ClientConnection
+from .client_connection import Client
 from .client_file import ClientFile
-from .host_header import check_host
 from .routes import Operation
-from .server.headers import RequestHeaders
+from .server.head_parser import RequestHeaders, check_host
 
 if TYPE_CHECKING:
     from .app import Ingest
@@ -47,10 +46,14 @@ class Exchange:
     body gets its 413 at once, and the connection ends.
     """
 
-    def __init__(self, ingest: Ingest, connection: ClientConnection) -> None:
+    __slots__ = (
+        "_answered", "_chunks", "_client", "_closing", "_foreign", "_headers", "_held_back", "_id", "_ingest", "_kept",
+        "_limit", "_method", "_operation", "_plain", "_settings", "_size", "_started", "_target",
+    )  # fmt: skip
+
+    def __init__(self, ingest: Ingest, client: Client) -> None:
         self._ingest = ingest
-        self._connection = connection
-        self._client = connection.client
+        self._client = client
         self._chunks: list[bytes] = []
         self._size = 0
         self._kept = 0
@@ -78,7 +81,8 @@ class Exchange:
         self._operation = operation = self._settings.routes.find(start_line.path)
         many = operation is not None and operation.takes_batches
         self._limit = self._settings.max_batch_body if many else self._settings.max_body
-        self._foreign = self._method == "POST" and self._settings.cors.refuses(headers)
+        cors = self._settings.cors
+        self._foreign = self._method == "POST" and not cors.any_origin and cors.refuses(headers)
         if self._foreign:
             self._limit = 0  # nothing of its body is kept
         # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
@@ -203,8 +207,9 @@ class Exchange:
 
     def _give(self, answer: Answer) -> None:
         self._client.connections.done_with(self._kept)
-        is_refusal = answer.status >= 400
-        if answer.late or (is_refusal and self._is_long() and self._settings.pipeline.pace.is_beside_singles()):
+        if answer.status >= 400 and (
+            answer.late or (self._is_long() and self._settings.pipeline.pace.is_beside_singles())
+        ):
             self._chunks = []
             self._ingest.held_back.add(partial(self._write_given, answer))
         else:
@@ -224,7 +229,8 @@ class Exchange:
 
     def _peer(self) -> str:
         """The client's address; empty where the connection has none."""
-        return self._settings.peers.client(self._connection.remote_ip, self._headers)
+        peers, address = self._settings.peers, self._client.address
+        return peers.client(address, self._headers) if peers.trust_any else address
 
     def _answer_without_pipeline(self) -> None:
         """Answer an unknown path, another method, a foreign page, a large body, or a path that takes no events."""
@@ -294,7 +300,12 @@ class Exchange:
 
     def _write(self, answer: Answer) -> None:
         if self._plain and answer.status == 200 and not self._ingest.draining:
-            self._write_plain(answer.body)
+            # The usual 200, in bytes that are ready but for its body: header objects cost a tenth of the request.
+            if not self._answered:
+                if self._ingest.access.samples:
+                    self._log(answer)
+                self._end()
+                self._client.answer(self._settings.plain_head % (self._id.encode(), len(answer.body)) + answer.body)
             return
         self._log(answer)
         headers = self._base_headers()
@@ -305,15 +316,6 @@ class Exchange:
         if answer.allow is not None:
             headers["Allow"] = answer.allow
         self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
-
-    def _write_plain(self, body: bytes) -> None:
-        """The usual 200, in bytes that are ready but for its body: header objects would cost a tenth of the request."""
-        if self._answered:
-            return
-        if self._ingest.access.samples:
-            self._log(Answer(200, body))
-        self._end()
-        self._connection.answer(self._settings.plain_head % (self._id.encode(), len(body)) + body)
 
     def _base_headers(self) -> HTTPHeaders:
         headers = HTTPHeaders()
@@ -328,7 +330,7 @@ class Exchange:
         if self._answered:  # the client has gone; what it sent is stored or not, never half
             return
         self._end()
-        self._connection.respond(status, headers, body)
+        self._client.respond(status, headers, body)
 
     def _log(self, answer: Answer) -> None:
         operation = self._operation

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
+from tornado.httputil import HTTPInputError
+
 from ingestd.api.errors import ConfigError
 from ingestd.api.events import Endpoint
 from ingestd.api.intake import Intake, Route
 
 from .client_file import ClientFile
-from .request_target import path_of
 
-__all__ = ["BASE_PATH", "OWN_OPERATIONS", "Operation", "Routes"]
+__all__ = ["BASE_PATH", "OWN_OPERATIONS", "Operation", "Routes", "path_of"]
 
 BASE_PATH = "/api/v1/analytics"
 CLIENT = Endpoint("client", is_public=True)
@@ -23,6 +24,11 @@ _PATH = re.compile(r"(?:/(?:[A-Za-z0-9._~-]+|\{[a-z]\w*\}))+", re.ASCII)
 _LONGEST_PART = 512
 """Characters of a part of a path that stands for braces, before decoding. Anybody may send it."""
 _PARAMETER = re.compile(r"\{(\w+)\}")
+# A path must not have a backslash, because some servers read it as a slash.
+_TARGET_PATH = r"[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*+"
+_HOST = r"(?:\[[0-9A-Fa-f:.]++\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++)(?::[0-9]{0,5})?"
+_ORIGIN = re.compile(rf"(/(?!/){_TARGET_PATH})")
+_ABSOLUTE = re.compile(rf"https?://{_HOST}((?:/{_TARGET_PATH})?)", re.IGNORECASE | re.ASCII)
 
 
 class Operation:
@@ -132,3 +138,18 @@ def _pattern(path: str) -> Iterator[str]:
     """The pieces of a regular expression for a path with braces. A part never has a slash."""
     for number, piece in enumerate(_PARAMETER.split(path)):
         yield f"(?P<{piece}>[^/]{{1,{_LONGEST_PART}}}+)" if number % 2 else re.escape(piece)
+
+
+def path_of(target: str) -> str:
+    """The path of a request target: `/path`, or a whole URL as clients send it to a proxy.
+
+    RFC 9112, 3.2 calls these origin-form and absolute-form. Its other forms are for proxies (`CONNECT host:port`) and
+    for a server as a whole (`OPTIONS *`). Some servers read a target such as `//host/path` as a path, others read a
+    host and a path in it. Raises `HTTPInputError` for these, which both servers answer with 400.
+    """
+    path, _, query = target.partition("?")
+    match = _ORIGIN.fullmatch(path) or _ABSOLUTE.fullmatch(path)
+    # Browsers do not escape characters such as | and { in a query, so all visible ASCII except # passes.
+    if match is None or not (query.isascii() and query.isprintable()) or " " in query or "#" in query:
+        raise HTTPInputError("the request target is malformed")
+    return match[1] or "/"

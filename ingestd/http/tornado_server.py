@@ -16,7 +16,7 @@ from .accepting import accept_queued, remote_ip
 from .body import MOST_BODY
 from .client_connection import StartRequest
 from .connection_limits import Connections
-from .tornado_stream import IngestStream, StreamConnection, Watched
+from .tornado_stream import IngestStream, Watched
 
 __all__ = ["IngestServer"]
 
@@ -50,7 +50,7 @@ class IngestServer(HTTPServer):
         if admitted is None:
             stream.close()
             return
-        client = IngestStream(sock, self._limits, admitted.origin, max_buffer_size=self._room)
+        client = IngestStream(sock, self._limits, admitted, max_buffer_size=self._room)
         client.set_nodelay(True)
         client.set_nodelay = _leave_nodelay  # type: ignore[method-assign]  # Tornado's connection calls it on this stream
         super().handle_stream(client, address)
@@ -62,9 +62,11 @@ class IngestServer(HTTPServer):
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
-        connection = StreamConnection(request_conn)
-        request_conn._read_chunked_body = connection.client.read_chunked_body  # type: ignore[method-assign]
-        return Watched(self._start_request(connection), connection.client)
+        stream = request_conn.stream
+        assert isinstance(stream, IngestStream)
+        stream.begin_request(request_conn)
+        request_conn._read_chunked_body = stream.read_chunked_body  # type: ignore[method-assign]
+        return Watched(self._start_request(stream), stream)
 
     async def close_all_connections(self) -> None:
         await super().close_all_connections()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from asyncio import Future
-from collections.abc import Awaitable, Hashable
+from collections.abc import Awaitable
 from http.client import responses
 from typing import Any
 
@@ -24,12 +24,12 @@ from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 
 from .body import MOST_BODY
-from .client_connection import Client, ClientConnection, RequestReader, malformed
-from .connection_limits import SMALL, Connections
-from .header_names import has_long_name, name_too_long
+from .client_connection import Client, RequestReader, malformed
+from .connection_limits import SMALL, Admitted, Connections
 from .server.body import ChunkedBody
+from .server.head_parser import has_long_name, name_too_long
 
-__all__ = ["IngestStream", "StreamConnection", "Watched"]
+__all__ = ["IngestStream", "Watched"]
 
 _TORNADO_S_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
 _READ_AT_ONCE = 65536
@@ -41,11 +41,40 @@ class IngestStream(IOStream, Client):
     """Follows what Tornado's connection reads, and writes the refusals that Tornado would send without a body."""
 
     def __init__(
-        self, sock: socket.socket, connections: Connections, origin: Hashable, *, max_buffer_size: int
+        self, sock: socket.socket, connections: Connections, admitted: Admitted, *, max_buffer_size: int
     ) -> None:
         IOStream.__init__(self, sock, max_buffer_size=max_buffer_size)
-        Client.__init__(self, connections, origin)
+        Client.__init__(self, connections, admitted)
         self._stopped = False
+        self._request: HTTP1Connection | None = None
+        """Tornado's side of the request that is being read or answered."""
+
+    def begin_request(self, request: HTTP1Connection) -> None:
+        self._request = None if self.closed() else request  # Tornado begins one more behind the end
+
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
+        request = self._request
+        if request is not None:
+            request.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)
+            self._finish(request, len(body), last=headers.get("Connection") == "close")
+
+    def answer(self, data: bytes) -> None:
+        request = self._request
+        if request is not None:
+            request.write(data)  # Tornado lets it begin with a head, if nothing need be said of the connection
+            self._finish(request, len(data), last=False)
+
+    def _finish(self, request: HTTP1Connection, written: int, *, last: bool) -> None:
+        # If the answer came before the end of the request, the rest would be taken for the next request.
+        self.connections.move(self, "end" if last or self.phase != "answer" else "request")
+        self.unread = written if self.writing() else 0
+        self.connections.held(self, self.unread + self.ahead)  # until the next answer
+        if last:
+            self.lingers = True
+            # Tornado would decide by the request alone.
+            request._disconnect_on_finish = True
+        self._request = None  # it refers to this stream
+        request.finish()
 
     @property
     def ahead(self) -> int:
@@ -160,42 +189,11 @@ class IngestStream(IOStream, Client):
         if self.lingers:
             self.connections.linger(self.socket)
         self.connections.closed(self)
+        self._request = None
         super().close(exc_info)
         if self.error is not None:
             # The error's frames refer to this stream. Its buffers would wait for the garbage collector.
             self.error.__traceback__ = self.error.__context__ = None
-
-
-class StreamConnection(ClientConnection):
-    """Tornado's connection, which reports to the stream that a request is answered."""
-
-    def __init__(self, connection: HTTP1Connection) -> None:
-        assert isinstance(connection.stream, IngestStream)
-        self.client: IngestStream = connection.stream
-        self.remote_ip = getattr(connection.context, "remote_ip", "")
-        self._connection = connection
-        self._last = False
-        """Whether the answer says that the connection ends with it."""
-
-    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
-        self._last = headers.get("Connection") == "close"
-        self._connection.write_headers(ResponseStartLine("HTTP/1.1", status, responses[status]), headers, body)
-        self._finish(len(body))
-
-    def answer(self, data: bytes) -> None:
-        # Tornado lets `write` begin with a head, if nothing need be said of the connection.
-        self._connection.write(data)
-        self._finish(len(data))
-
-    def _finish(self, written: int) -> None:
-        self.client.answered(last=self._last)
-        self.client.unread = written if self.client.writing() else 0
-        self.client.connections.held(self.client, self.client.unread + self.client.ahead)  # until the next answer
-        if self._last:
-            self.client.lingers = True
-            # Tornado would decide by the request alone.
-            self._connection._disconnect_on_finish = True
-        self._connection.finish()
 
 
 class Watched(HTTPMessageDelegate):
@@ -211,7 +209,7 @@ class Watched(HTTPMessageDelegate):
         if self._stream.closed():  # what is left in its buffer came behind the last request
             return
         self._begun = True
-        self._stream.reading_body()
+        self._stream.connections.move(self._stream, "body")
         self._reader.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> None:
@@ -223,7 +221,7 @@ class Watched(HTTPMessageDelegate):
 
     def finish(self) -> None:
         if self._begun:
-            self._stream.read_whole()
+            self._stream.connections.move(self._stream, "answer")
             self._reader.finish()
 
     def on_connection_close(self) -> None:

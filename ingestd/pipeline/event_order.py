@@ -38,8 +38,6 @@ def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Coroutine
     The next event is taken from the iterable when all earlier ones have ended or wait. So an event can be parsed,
     handled and freed while its objects are in the processor's cache.
     """
-    if isinstance(events, tuple) and len(events) == 1 and events[0] is not None:  # one event has no order
-        return handle(0, events[0])
     return _Order(events, handle).run()
 
 

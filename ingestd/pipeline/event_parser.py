@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
 
-__all__ = ["EventParser"]
+__all__ = ["STORED_FORMS", "EventParser", "truncated"]
 
 _DAY = 86_400_000
 _YEAR_2000 = 946_684_800_000
@@ -183,3 +184,14 @@ class EventParser:
             self._timestamp_ignored(IgnoredTimestamp.TOO_OLD)
             return received_at
         return at
+
+
+def truncated(address: str) -> str:
+    """The network of an address: the /24 of an IPv4 address, the /48 of an IPv6 address."""
+    if ":" not in address:
+        return address.rpartition(".")[0] + ".0"
+    return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, address)[:6] + bytes(10))
+
+
+STORED_FORMS: Mapping[str, Callable[[str], str] | None] = {"no": None, "truncated": truncated, "whole": str}
+"""Functions that make the stored form of an address, by the value of `[http] store_address`. None: it is not stored."""

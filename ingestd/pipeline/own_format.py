@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,13 +14,15 @@ from ingestd.api.times import by_our_clock, parse_time
 from ingestd.validation.validator import UNREADABLE
 
 from .batch_parser import Batch
-from .responses import batch_body, session_body
+from .responses import problem
 
 __all__ = ["OwnBatches", "OwnEvents", "check_batch"]
 
 _SINGLE_ONLY = "anonymousId"
 """A member that every single event has, and no batch outside its events."""
 _LONGEST_TIME = 64  # characters
+_MOST_PROBLEMS = 64 * 1024
+"""Characters of problem documents in the answer to a batch. Behind them a refused event has its status and code."""
 
 
 def check_batch(endpoint: Endpoint, batch: Batch) -> None:
@@ -46,7 +48,7 @@ class OwnEvents(Translation):
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         (result,) = results
-        return result if isinstance(result, Refused) else session_body(self._endpoint, result)
+        return result if isinstance(result, Refused) else _session_body(self._endpoint, result)
 
 
 class OwnBatches(Translation):
@@ -79,7 +81,7 @@ class OwnBatches(Translation):
         return by_our_clock(at, sent_at, self._received_at)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes:
-        return batch_body(self._endpoint, results)
+        return _batch_body(self._endpoint, results)
 
 
 def _check_purpose(endpoint: Endpoint, message: dict[str, Any]) -> None:
@@ -96,3 +98,32 @@ def _time(raw: bytes) -> int | None:
         return parse_time(msgspec.json.decode(raw, type=str))
     except UNREADABLE:
         return None
+
+
+def _session_body(endpoint: Endpoint, session: Session) -> bytes:
+    """The body of a 200 to a request with one event."""
+    return f"{{{_members(endpoint, session)}}}".encode()
+
+
+def _batch_body(endpoint: Endpoint, results: Iterable[Session | Refused]) -> bytes:
+    """The body of a 200 to a batch, with the answer and status of each event."""
+    told = 0
+    texts = []
+    for one in results:
+        if not isinstance(one, Refused):
+            texts.append(f'{{"status":200,{_members(endpoint, one)}}}')
+        elif told < _MOST_PROBLEMS:
+            texts.append(problem(one).body.decode())
+            told += len(texts[-1])
+        else:
+            texts.append(f'{{"status":{one.status},"success":false,"code":"{one.code}"}}')
+    head = '"success":true,' if endpoint.is_public else ""
+    return f'{{{head}"results":[{",".join(texts)}]}}'.encode()
+
+
+def _members(endpoint: Endpoint, session: Session) -> str:
+    """The members of a success. A session id from a caller is always a UUID, so it needs no escapes."""
+    if not endpoint.is_public:
+        return f'"session":{{"sessionId":"{session.session_id}"}}'
+    is_new = "true" if session.is_new else "false"
+    return f'"success":true,"session":{{"sessionId":"{session.session_id}","isNew":{is_new}}}'

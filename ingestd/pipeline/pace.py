@@ -7,8 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from .turns import Sender, Turns
-
 __all__ = ["FEW", "Pace", "Steps"]
 
 FEW = 32
@@ -51,8 +49,6 @@ class Pace:
         self._calm = asyncio.Event()
         """Set while there is no burst of batches."""
         self._calm.set()
-        self._pieces = Turns(lambda: 1 if self.is_beside_singles() else _IN_HAND)
-        """Pieces of long work that may use the event loop now."""
         self._owed = 0.0
         """Seconds of rest that short pieces have not taken yet."""
 
@@ -72,25 +68,20 @@ class Pace:
             return _BESIDE_SINGLES
         return _IN_A_FLOOD if self._flood else _IN_HAND
 
-    async def begin(self, sender: Sender) -> Steps:
-        """Wait until a piece of long work may begin. The caller must `end` its steps, and await no store before that.
+    def most_pieces(self) -> int:
+        """The most pieces of long work that may use the event loop now."""
+        return 1 if self.is_beside_singles() else _IN_HAND
 
-        Beside single events there is one piece at a time.
-        """
-        await self._pieces.begin(1, sender)
-        return Steps(self)
-
-    def end(self, took: float) -> None:
-        """End a piece of long work whose last step took so many seconds."""
-        if self.is_beside_singles():
-            self._owed += _REST * took
-        else:
+    def rest(self, took: float) -> float:
+        """The seconds that single events need the loop behind a step that took so many."""
+        if not self.is_beside_singles():
             self._owed = 0.0
+            return 0.0
+        self._owed += _REST * took
         if self._owed < _SHORT_STEP:  # a timer has no shorter time
-            self._pieces.end(1)
-        else:
-            asyncio.get_running_loop().call_later(self._owed, self._pieces.end, 1)
-            self._owed = 0.0
+            return 0.0
+        rest, self._owed = self._owed, 0.0
+        return rest
 
     async def give_way(self, seconds: float) -> None:
         """Sleep for so long, and then until a burst of batches is over, but for at most 50 ms more.
@@ -127,12 +118,13 @@ _ALONE = Pace()
 class Steps:
     """The steps of one piece of long work on the event loop. It begins with the first step."""
 
-    __slots__ = ("_has_ended", "_pace", "_since", "share")
+    __slots__ = ("_pace", "_release", "_since", "share")
 
-    def __init__(self, pace: Pace = _ALONE) -> None:
+    def __init__(self, pace: Pace = _ALONE, release: Callable[[], None] | None = None) -> None:
+        """`release` is called when the piece has ended and single events have had the loop."""
         self._pace = pace
         self._since = pace.clock()
-        self._has_ended = False
+        self._release = release
         self.share = 1.0
         """The part of the work that these steps see: on some stores, the rest of it follows a round trip."""
 
@@ -151,6 +143,10 @@ class Steps:
 
     def end(self) -> None:
         """End the piece of work, if it has not ended yet."""
-        if not self._has_ended:
-            self._has_ended = True
-            self._pace.end((self._pace.clock() - self._since) / self.share)
+        release, self._release = self._release, None
+        if release is not None:
+            rest = self._pace.rest((self._pace.clock() - self._since) / self.share)
+            if rest:
+                asyncio.get_running_loop().call_later(rest, release)
+            else:
+                release()

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import copy_context
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import DuplicateMessage, Unavailable, WriteConflict
-from ingestd.api.events import Endpoint, Event
+from ingestd.api.events import Endpoint, Event, Principal
 from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.hooks.caller import Hooks
+from ingestd.storage.placements import Placements
 
-from .backpressure import Backpressure
 from .event_order import handle_in_order
 from .resolver import Resolved, Resolver, repeated
+from .room import Backpressure
 
-__all__ = ["Processor", "Result", "Then"]
+__all__ = ["Processor", "Processors", "Result", "Then"]
 
 Result = Resolved | Exception
 """The result of an event, or the error that has prevented it."""
@@ -70,7 +73,45 @@ class Processor:
         `then` is called in the event loop, before this returns or later, when all events are durable or have failed. It
         must not raise.
         """
-        return _Processing(self, then).run(events)
+        processing = _Processing(self, then)
+        if isinstance(events, tuple) and len(events) == 1 and events[0] is not None:  # one event has no order
+            return processing.run_single(events[0])
+        return processing.run(events)
+
+
+class Processors:
+    """The processors of all partitions. `store` is the store over them. A tenant belongs to one partition.
+
+    `backpressures` has the limits of each partition. Several partitions need `placements`.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        store: Store,
+        partitions: Sequence[Partition],
+        backpressures: Sequence[Backpressure],
+        placements: Placements | None = None,
+    ) -> None:
+        self.store = store
+        self.backpressure = backpressures[0]
+        """The limits of the first partition, which has room and pace in common with the others."""
+        self._placements = placements or Placements(1)
+        self._all = [
+            Processor(
+                hooks, partition.store, partition.journal, backpressure,
+                None if len(partitions) == 1 else partial(self._placements.check, index),
+            )
+            for index, (partition, backpressure) in enumerate(zip(partitions, backpressures, strict=True))
+        ]  # fmt: skip
+        self._only = self._all[0] if len(partitions) == 1 else None
+
+    def of(self, principal: Principal) -> Processor:
+        return self._only or self._all[self.index_of(principal)]
+
+    def index_of(self, principal: Principal | None) -> int:
+        """The index of a sender's partition; 0 as long as the sender is unknown."""
+        return 0 if principal is None or self._only is not None else self._placements.index_of(principal.tenant)
 
 
 class _Attempt(Append, frozen=True, gc=False):
@@ -104,6 +145,10 @@ class _Processing:
         """The first event with each message, by its index."""
         self._repeats: list[tuple[int, int]] = []
         """Events that repeat a message of the request, each with the first event, whose result it shares."""
+
+    async def run_single(self, event: Event) -> None:
+        await self._attempt(0, event)
+        await self._append()
 
     async def run(self, events: Iterable[Event | None]) -> None:
         await handle_in_order(events, self._attempt)

@@ -1,19 +1,141 @@
-"""The room for what waits in the daemon: single events by their number, batches and large events by their bytes."""
+"""The room for what waits in the daemon, and the turns in which its senders get it.
+
+Single events are counted by their number, batches and large events by their bytes. Each partition has a `Backpressure`.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from functools import partial
 
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Principal, Request
 from ingestd.support.addresses import network_of
 
-from .turns import Sender
+from .pace import Pace, Steps
 
-__all__ = ["NoRoom", "Place", "Room"]
+__all__ = ["Backpressure", "NoRoom", "Place", "Room", "Sender", "Turns"]
 
 _EVENT = 64  # bytes that the daemon keeps for each event of a waiting batch, besides the body
+
+_FULL_RETRY = 10  # seconds: a full journal does not empty in one second
+_MOST_BUFFERED = 24 << 20  # bytes
+_PARSED = 1 << 20  # bytes of single events that are parsed and wait for the store; there may be thousands
+_LARGE_RECORDS = 8 << 20  # bytes
+
+Sender = tuple[Hashable, Hashable]
+"""The key and the address of a sender. None stands for an unknown key, and for an address of many callers."""
+
+_Waiter = tuple[int, "asyncio.Future[None]"]
+
+
+class Turns:
+    """`most` returns the limit. Work larger than the limit has its turn when nothing else is in progress.
+
+    Keys take turns, and within a key its addresses do. The work of one sender is done in order of arrival.
+
+    Turns `beside` others share their limit. They are for work that may get stuck without the others, such as that of
+    another partition. So each of them may have one piece of work in progress even if the others have used the limit up.
+    """
+
+    __slots__ = ("_line", "_whole", "in_hand")
+
+    def __init__(self, most: Callable[[], int], beside: Turns | None = None) -> None:
+        self.in_hand = 0
+        self._line: dict[Hashable, dict[Hashable, deque[_Waiter]]] = {}
+        """Waiting work by key and address. The first key and its first address have waited longest for a turn."""
+        self._whole: _Whole = _Whole(most) if beside is None else beside._whole
+
+    def begin_at_once(self, size: int) -> bool:
+        """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
+        whole = self._whole  # not by other methods, because each event does this
+        if self._line or (self.in_hand and whole.in_hand + size > whole.most()):
+            return False
+        self.in_hand += size
+        whole.in_hand += size
+        return True
+
+    async def begin(self, size: int, sender: Sender = (None, None)) -> None:
+        """Wait for a turn, which the caller must `end`."""
+        if self.begin_at_once(size):
+            return
+        future = asyncio.get_running_loop().create_future()
+        key, address = sender
+        self._line.setdefault(key, {}).setdefault(address, deque()).append((size, future))
+        self._whole.waiting[self] = None
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # its turn had just come
+                self.end(size)
+            raise
+
+    def end(self, size: int) -> None:
+        whole = self._whole
+        self.in_hand -= size
+        whole.in_hand -= size
+        if whole.waiting:
+            whole.begin_waiting()
+
+    def begin_next(self) -> bool:
+        """Begin the next work that waits, if it is possible now."""
+        while self._line:
+            size, future = next(iter(next(iter(self._line.values())).values()))[0]
+            if future.done():  # its task was cancelled
+                self._take_next()
+                continue
+            if self.in_hand and self._whole.in_hand + size > self._whole.most():
+                return False
+            self._take_next()
+            self.in_hand += size
+            self._whole.in_hand += size
+            future.set_result(None)
+            return True
+        return False
+
+    def _take_next(self) -> None:
+        """Remove the next work from the line. Its key goes to the end, and so does its address within the key."""
+        key = next(iter(self._line))
+        addresses = self._line.pop(key)
+        address = next(iter(addresses))
+        queue = addresses.pop(address)
+        queue.popleft()
+        if queue:
+            addresses[address] = queue
+        if addresses:
+            self._line[key] = addresses
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._line)
+
+
+class _Whole:
+    """The limit that some `Turns` share."""
+
+    __slots__ = ("in_hand", "most", "waiting")
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self.in_hand = 0
+        self.most = most
+        self.waiting: dict[Turns, None] = {}
+        """The turns with waiting work. The first one has waited longest since it last began any."""
+
+    def begin_waiting(self) -> None:
+        """Begin waiting work, one piece of each of the turns at a time."""
+        has_begun = True
+        while has_begun:
+            has_begun = False
+            for turns in [*self.waiting]:
+                if turns.begin_next():
+                    has_begun = True
+                    del self.waiting[turns]
+                    self.waiting[turns] = None
+                if not turns.is_waiting:
+                    del self.waiting[turns]
 
 
 class NoRoom(Unavailable):
@@ -107,6 +229,12 @@ class Place:
         self._size, self._events, self._parts = size, events, parts
         self._room.events += events
 
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+
     def leave(self) -> None:
         """Give all back."""
         self._release()
@@ -117,3 +245,85 @@ class Place:
         self._room.events -= self._events
         self._size = self._events = 0
         self._parts = ()
+
+
+class Backpressure:
+    """Limits the events in progress of one partition, of all generations of the configuration together.
+
+    All partitions of a daemon share its limits: each further one is made `beside` the first. But a partition whose
+    store hangs must not take the room of the others. So each may have its fair part of a limit, even if the others have
+    used the limit up. In each kind of turns, that is one piece of work.
+    """
+
+    def __init__(
+        self,
+        most: int = 0,
+        most_buffered: int = _MOST_BUFFERED,
+        *,
+        pace: Pace | None = None,
+        beside: Backpressure | None = None,
+    ) -> None:
+        """`most` and `most_buffered` are those of `Room`."""
+        self._singles = 0
+        self._refusing: str | None = None
+        """The reason why no more events of the partition are stored; None: they are stored."""
+        self.room: Room = Room(most, most_buffered) if beside is None else beside.room
+        self.room.partitions += 1
+        self.pace: Pace = (pace or Pace()) if beside is None else beside.pace
+        self._batches: Turns = Turns(self.pace.most_of_batches, None if beside is None else beside._batches)
+        self._pieces: Turns = Turns(self.pace.most_pieces) if beside is None else beside._pieces
+        """Pieces of long work, of all partitions, that may use the event loop now."""
+        self.parsing: Turns = Turns(lambda: _PARSED, None if beside is None else beside.parsing)
+        """Bytes of single events from their parsing until their record."""
+        self.large_records: Turns = Turns(lambda: _LARGE_RECORDS, None if beside is None else beside.large_records)
+        """Bytes of large records until they are durable. A record may be four times as long as its request."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of events in progress, of all partitions."""
+        return self.room.singles + self.room.events
+
+    def refuse(self, reason: str | None) -> None:
+        """Store no more events of the partition, and give callers this reason; None: store events again."""
+        self._refusing = reason
+
+    def check(self) -> None:
+        """Raise `Unavailable` while no more events of the partition are stored."""
+        if self._refusing is not None:
+            raise Unavailable(self._refusing, retry_after=_FULL_RETRY)
+
+    def acquire(self, *, signed: bool = False) -> None:
+        """Take room for a single event, until `release`. Raises `Unavailable` if there is none, and as `check` does."""
+        if self._refusing is not None:
+            self.check()
+        room = self.room
+        most = room.most_signed if signed else room.most
+        if room.singles >= most and self._singles and self._singles >= most // room.partitions:
+            raise Unavailable("Too many events are waiting to be stored. Send the request again.")
+        self._singles += 1
+        room.singles += 1
+
+    def release(self) -> None:
+        self._singles -= 1
+        self.room.singles -= 1
+
+    @contextlib.asynccontextmanager
+    async def turn(self, weight: int, sender: Sender) -> AsyncIterator[None]:
+        """Wait until so many events of a batch may be in progress.
+
+        Many batches at once would not end sooner. Each is thousands of objects: together they would push each other out
+        of the processor's cache, and the garbage collector would scan them again and again.
+        """
+        await self._batches.begin(weight, sender)
+        try:
+            yield
+        finally:
+            self._batches.end(weight)
+
+    async def begin_piece(self, sender: Sender) -> Steps:
+        """Wait until a piece of long work may begin. The caller must `end` its steps, and await no store before that.
+
+        Beside single events there is one piece at a time.
+        """
+        await self._pieces.begin(1, sender)
+        return Steps(self.pace, partial(self._pieces.end, 1))

@@ -206,7 +206,8 @@ def is_uuid(text: str) -> bool:
 
 def normal_id(credential: str) -> str:
     """The id in lower case if it is a UUID, whose case does not matter. Other ids stay unchanged."""
-    return credential.lower() if is_uuid(credential) else credential
+    lower = credential.lower()
+    return lower if lower != credential and is_uuid(credential) else credential
 
 
 async def read_keys(state: State) -> dict[str, Key]:

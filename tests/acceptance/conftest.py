@@ -14,7 +14,7 @@ from tests.support.daemon import Daemon, Shop
 from tests.support.forked import short_times
 from tests.support.imports import records_of_each_type
 from tests.support.sink_desk import Desk
-from tests.support.told_sink import told_installed
+from tests.support.told_sink import write_told_sink
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,10 +36,17 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return records_of_each_type(tmp_path_factory.mktemp("source"))
 
 
+@pytest.fixture(scope="session")
+def told_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all modules, since a fork server has one module path."""
+    return write_told_sink(tmp_path_factory.mktemp("site"))
+
+
 @pytest.fixture(scope="module")
-def told_sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def told_sink(told_site: Path) -> Iterator[None]:
     """Daemons and commands find the sink of type `told`. Operators' commands need not wait for daemons."""
-    with told_installed(tmp_path_factory.mktemp("site")), short_times(sink_commands=0.05, next_action=0.1):
+    with pytest.MonkeyPatch.context() as patch, short_times(sink_commands=0.05, next_action=0.1):
+        patch.setenv("PYTHONPATH", str(told_site))
         yield
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
 
 from ingestd.api.options import Network
 from ingestd.config import HttpOptions
 from ingestd.http.client_address import Peers
 from ingestd.http.client_connection import Client, Phase
-from ingestd.http.connection_limits import Connections
+from ingestd.http.connection_limits import Admitted, Connections
 from ingestd.http.eviction import Evictable
 from ingestd.observability.metrics import Metrics
 from tests.integration.test_http_limits import HEAD, WHOLE, assert_refused, refusals, until
@@ -180,11 +181,15 @@ class Silent(Client):
     """A connection without input and output."""
 
     def __init__(self, connections: Connections, origin: str | None, phase: Phase, since: float) -> None:
-        super().__init__(connections, origin)
+        super().__init__(connections, Admitted("", origin))
         self.phase, self.since = phase, since
 
     def descriptor(self) -> int:
         return -1
+
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None: ...
+
+    def answer(self, data: bytes) -> None: ...
 
     def send_raw(self, answer: bytes) -> None: ...
 

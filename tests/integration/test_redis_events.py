@@ -24,9 +24,9 @@ from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.pipeline import pace
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.processor import Processor, Result
 from ingestd.pipeline.resolver import Resolved
+from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend

@@ -187,7 +187,7 @@ def test_nothing_is_lost_or_repeated_between_any_numbers_of_partitions(case: Cas
         asyncio.run(move(Path(folder), case, case.kills[:2], case.kills[2:]))
 
 
-@pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), (2, 3)])
+@pytest.mark.parametrize(("sources", "targets"), [(1, 2), (2, 1), pytest.param(2, 3, marks=pytest.mark.long)])
 async def test_a_copy_continues_after_a_kill_before_each_of_its_commits(
     sources: int, targets: int, tmp_path: Path
 ) -> None:

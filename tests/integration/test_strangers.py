@@ -23,16 +23,18 @@ from ingestd.api import hookimpl, hookspecs
 from ingestd.api.backend import Backend
 from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.times import format_time
+from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.processor import Processors
+from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.responses import Answer
+from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
-from ingestd.storage.placements import Placements
 from ingestd.validation.validator import Validator
 from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
@@ -178,13 +180,11 @@ async def pipeline_on(backend: Backend, links: Links) -> AsyncIterator[Pipeline]
     manager.add_hookspecs(hookspecs)
     for plugin in (SessionPlugin(SessionPlugin.Options()), identity, Callers()):
         manager.register(plugin, type(plugin).__name__)
-    metrics, backpressure, unusable_ids = Metrics(), Backpressure(1000), daemon.unusable_ids
-    validator = Validator.load(None)
+    metrics, hooks = Metrics(), Hooks(manager)
     yield Pipeline(
-        Hooks(manager), validator, backend.store, backend.partitions, metrics,
-        placements=Placements(1),
-        backpressures=[backpressure], observation=Observation(), max_body=10_000, max_batch_body=10_000,
-        unusable_ids=unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
+        hooks, Validator.load(None), Processors(hooks, backend.store, backend.partitions, [Backpressure(1000)]),
+        Outcomes(metrics, Observation()), HttpOptions(), unusable_ids=daemon.unusable_ids,
+        unusable_id=UnusableIdReports(metrics.unusable_id).report,
     )  # fmt: skip
     await daemon.stop()
 

@@ -19,18 +19,20 @@ from ingestd.api import hookimpl, hookspecs
 from ingestd.api.backend import Backend
 from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.times import now
+from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.processor import Processors
+from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.responses import Answer
+from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.storage.placements import Placements
 from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
@@ -59,11 +61,11 @@ class Door:
         manager.add_hookspecs(hookspecs)
         for plugin in (Everyone(), SessionPlugin(SessionPlugin.Options()), IdentityPlugin(IdentityPlugin.Options())):
             manager.register(plugin)
+        hooks = Hooks(manager)
         self._pipeline = Pipeline(
-            Hooks(manager), VALIDATOR, backend.store, backend.partitions, self.metrics,
-            placements=Placements(1),
-            backpressures=[Backpressure(10_000)], observation=Observation(), max_body=1 << 20, max_batch_body=1 << 22,
-            unusable_ids=UnusableIds(), unusable_id_reports=UnusableIdReports(self.metrics.unusable_id),
+            hooks, VALIDATOR, Processors(hooks, backend.store, backend.partitions, [Backpressure(10_000)]),
+            Outcomes(self.metrics, Observation()), HttpOptions(), unusable_ids=UnusableIds(),
+            unusable_id=UnusableIdReports(self.metrics.unusable_id).report,
         )  # fmt: skip
 
     async def send(self, endpoint: Endpoint, body: dict[str, Any], *, batch: bool = False) -> dict[str, Any]:

@@ -20,16 +20,16 @@ from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.hooks.caller import Hooks, register_all
 from ingestd.http.app import BASE_PATH, Ingest
-from ingestd.http.client_address import STORED_FORMS
 from ingestd.http.connection_limits import Connections
 from ingestd.http.listeners import SERVERS
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.processor import Processors
+from ingestd.pipeline.request_events import Outcomes
+from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.session import SessionPlugin
-from ingestd.storage.placements import Placements
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 
@@ -105,13 +105,12 @@ async def open_door(
         intakes: list[Intake] = []
         register_all(manager, "register_intakes", intakes.append)
         validator = Validator.load(schemas)
+        hooks = Hooks(manager)
+        backpressure = Backpressure(options.max_waiting, int(options.max_buffered))
         pipeline = Pipeline(
-            Hooks(manager), validator, daemon.store, daemon.partitions, metrics,
-            placements=Placements(1),
-            backpressures=[Backpressure(options.max_waiting, int(options.max_buffered))], observation=Observation(),
-            max_body=int(options.max_body), max_batch_body=int(options.max_batch_body),
-            unusable_ids=daemon.unusable_ids, unusable_id_reports=UnusableIdReports(metrics.unusable_id),
-            stored_address=STORED_FORMS[options.store_address], intakes=intakes,
+            hooks, validator, Processors(hooks, daemon.store, daemon.partitions, [backpressure]),
+            Outcomes(metrics, Observation()), options, unusable_ids=daemon.unusable_ids,
+            unusable_id=UnusableIdReports(metrics.unusable_id).report, intakes=intakes,
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics, intakes)
         connections = Connections(options, metrics, ingest.refusal)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from .distribution import write_distribution
 
-__all__ = ["SOURCE", "Told", "told_installed"]
+__all__ = ["SOURCE", "Told", "write_told_sink"]
 
 SOURCE = '''
     """Appends records to a file, unless the file `orders` says otherwise. It is read before each write."""
@@ -61,13 +57,9 @@ SOURCE = '''
 '''
 
 
-@contextmanager
-def told_installed(folder: Path) -> Iterator[None]:
-    """Daemons and commands that are started inside the block find the sink type `told`."""
-    site = write_distribution(folder, "told-sink", modules={"told_sink": SOURCE}, plugins={"told": "told_sink"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(site))
-        yield
+def write_told_sink(folder: Path) -> Path:
+    """Processes with this folder in PYTHONPATH find the sink type `told`."""
+    return write_distribution(folder, "told-sink", modules={"told_sink": SOURCE}, plugins={"told": "told_sink"})
 
 
 class Told:

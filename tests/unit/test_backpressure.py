@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ingestd.api.errors import Unavailable
-from ingestd.pipeline.backpressure import Backpressure
 from ingestd.pipeline.pace import FEW, Pace
+from ingestd.pipeline.room import Backpressure
 
 
 class Batch:
@@ -294,15 +294,15 @@ async def test_beside_single_events_few_events_of_batches_are_in_progress() -> N
 
 async def test_beside_single_events_long_work_rests_for_twice_as_long_as_it_works() -> None:
     clock = Clock()
-    pace = Pace(clock)
-    pace.single_at = clock.now
-    steps = await pace.begin((None, None))
-    following = asyncio.create_task(pace.begin((None, None)))
+    backpressure = Backpressure(100, pace=Pace(clock))
+    backpressure.pace.single_at = clock.now
+    steps = await backpressure.begin_piece((None, None))
+    following = asyncio.create_task(backpressure.begin_piece((None, None)))
     clock.now += 0.0004
     assert not steps.is_over()
     steps.end()  # so short a rest is owed
     second = await following
-    following = asyncio.create_task(pace.begin((None, None)))
+    following = asyncio.create_task(backpressure.begin_piece((None, None)))
     clock.now += 0.002
     assert second.is_over()
     begun_at = asyncio.get_running_loop().time()
@@ -314,8 +314,8 @@ async def test_beside_single_events_long_work_rests_for_twice_as_long_as_it_work
 
 async def test_without_single_events_long_work_does_not_rest() -> None:
     clock = Clock()
-    pace = Pace(clock)
-    several = [await pace.begin((None, None)) for _ in range(10)]
+    backpressure = Backpressure(100, pace=Pace(clock))
+    several = [await backpressure.begin_piece((None, None)) for _ in range(10)]
     clock.now += 0.004
     assert not several[0].is_over()
     clock.now += 0.002

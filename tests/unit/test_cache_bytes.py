@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingestd.api import store
 from ingestd.api.store import Field
-from ingestd.http import host_header as host
+from ingestd.http.server import head_parser as host
 from ingestd.plugins.stores.cache import Entries, Loaded
 from ingestd.plugins.stores.entry import Change, Row, SetEntry, set_key
 from ingestd.plugins.stores.fields import Fields, text_memory

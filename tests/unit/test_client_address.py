@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
-from ingestd.http.client_address import Peers, truncated
+from ingestd.http.client_address import Peers
+from ingestd.pipeline.event_parser import truncated
 
 PROXIES = ["10.0.0.0/8", "fd00::/8"]
 

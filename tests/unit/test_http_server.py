@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
 from ingestd.http.server.body import Body, ChunkedBody, FixedBody
-from ingestd.http.server.head_parser import Malformed, parse_head
-from ingestd.http.server.headers import RequestHeaders
+from ingestd.http.server.head_parser import Malformed, RequestHeaders, parse_head
 
 NAMES = st.sampled_from(["Host", "host", "X-One", "x-ONE", "X-One-More", "One", "Content-Type", "a", "A"])
 VALUES = st.text(st.characters(max_codepoint=0xFF, exclude_categories=["Cc"], include_characters="\t"), max_size=8)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Endpoint, Principal, Request
-from ingestd.pipeline.backpressure import Backpressure
-from ingestd.pipeline.room import NoRoom, Place
+from ingestd.pipeline.room import Backpressure, NoRoom, Place
 
 MIB = 1 << 20
 BUFFERED = 24 * MIB

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.pipeline.turns import Turns
+from ingestd.pipeline.room import Turns
 
 MOST = 10
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable
+import re
+from http.client import responses
 from typing import TYPE_CHECKING, cast
 
-from tornado.httputil import HTTPInputError
+from tornado.httputil import HTTPHeaders, HTTPInputError
 
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 from ingestd.http.body import MOST_BODY
 from ingestd.http.client_connection import Client, RequestReader, malformed
-from ingestd.http.header_names import name_too_long
 
 from .body import Body, ChunkedBody, FixedBody
 from .head_parser import (
@@ -23,12 +23,14 @@ from .head_parser import (
     body_length,
     ends_wrongly,
     is_persistent,
+    name_too_long,
     parse_head,
     wants_to_continue,
 )
-from .response import Response
 
 if TYPE_CHECKING:
+    from ingestd.http.connection_limits import Admitted
+
     from .server import FastServer
 
 __all__ = ["FastConnection"]
@@ -37,6 +39,7 @@ log = logging.getLogger("ingestd.http")
 
 _MOST_HELD = 65536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LINE_END = re.compile("[\r\n]")
 
 
 class FastConnection(asyncio.BufferedProtocol, Client):
@@ -46,13 +49,14 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     connections read into one buffer, because each copies its bytes before another reads.
     """
 
-    def __init__(self, server: FastServer, remote_ip: str, origin: Hashable) -> None:
-        Client.__init__(self, server.connections, origin)
-        self.remote_ip = remote_ip
+    def __init__(self, server: FastServer, admitted: Admitted) -> None:
+        Client.__init__(self, server.connections, admitted)
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._response: Response | None = None
+        self._version = ""
         """Of the request that is being read or answered."""
+        self._last = False
+        """Whether the connection ends with the answer to that request."""
         self._reader: RequestReader | None = None
         """Of the request that has not come whole."""
         self._body: Body = FixedBody(0)
@@ -60,19 +64,15 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         """Bytes that have arrived and are not parsed yet, such as the start of a head."""
         self._holding = False
         """Whether bytes that arrive are held, and not parsed yet."""
-        self._paused = False
         self._ended = False
         """Whether the client has closed its sending side."""
-        self._flushed = True
-        self._leaving = False
-        self._closed = False
 
     # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # other loops' transports are not of asyncio's class
         self._transport.set_write_buffer_limits(0)  # so that asyncio reports when all bytes have gone out
-        if self._closed:
+        if not self.is_open:
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -104,26 +104,20 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def eof_received(self) -> bool:
         """Return whether the connection stays open: the client may still wait for an answer."""
         self._ended = True
-        return self._holding or self._leaving
-
-    def pause_writing(self) -> None:
-        self._flushed = False
+        return self._holding or self._is_leaving()
 
     def resume_writing(self) -> None:
-        self._flushed = True
+        """Continue when the client has taken all bytes."""
         if self.unread:
             self.release(self.unread)
             self.unread = 0
-        if self._leaving:
+        if self._is_leaving():
             self._leave()
         elif self.phase == "request":
             self._go_on_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed = True
-        self.phase = "end"
         self.connections.closed(self)
-        self._response = None
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.on_connection_close()
@@ -166,20 +160,26 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 self.refuse(too_large, Refusal.HEADERS_TOO_LARGE)
             return
         start_line, headers = parse_head(data[:end])
-        self._rest = data[end:]
-        response = Response(self, start_line, persistent=is_persistent(start_line, headers))
-        self._response = response
-        self.reading_body()
-        self._reader = self._server.start_request(response)
-        self._reader.headers_received(start_line, headers)
+        self._rest = rest = data[end:]
+        self._version, self._last = start_line.version, not is_persistent(start_line, headers)
+        self.connections.move(self, "body")
+        self._reader = reader = self._server.start_request(self)
+        reader.headers_received(start_line, headers)
         if self.phase != "body":  # answered, and so refused
             return
         length = body_length(start_line, headers)
+        if length is not None and length <= len(rest):  # as most requests come
+            self._rest = rest[length:]
+            if length:
+                reader.data_received(rest[:length])
+            if self.phase == "body":
+                self._end_request(reader)
+            return
         if length is not None and length > MOST_BODY:
             raise Malformed
         self._body = ChunkedBody(MOST_BODY) if length is None else FixedBody(length)
-        if length != 0 and not self._rest and wants_to_continue(start_line, headers):
-            self.send(_CONTINUE)
+        if not rest and wants_to_continue(start_line, headers):
+            self.send_raw(_CONTINUE)
         self._read_body()
 
     def _read_body(self) -> None:
@@ -196,8 +196,11 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 return
         if body.malformed:
             raise Malformed
+        self._end_request(reader)
+
+    def _end_request(self, reader: RequestReader) -> None:
         self._holding = True
-        self.read_whole()
+        self.connections.move(self, "answer")
         reader.finish()
         self._reader = None
 
@@ -214,44 +217,48 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             return
         self._holding = False
         if self._rest and self.phase == "request":
-            self.connections.began(self, "headers")
+            self.connections.move(self, "headers")
         if self._rest:
             self._look()
         self._read_on()
-        if self._ended and not self._holding and not self._leaving:
+        if self._ended and not self._holding and not self._is_leaving():
             self.close()
 
     def _read_on(self) -> None:
         """Resume reading, unless more than 64 KiB are held."""
         enough = self._holding and len(self._rest) > _MOST_HELD
-        if self._paused and not enough and self.phase != "end" and self._transport is not None:
-            self._paused = False
+        if not enough and self.phase != "end" and self._transport is not None and not self._transport.is_reading():
             self._transport.resume_reading()
 
     # Writing
 
-    def is_gone(self, response: Response) -> bool:
-        """Whether bytes written to this response can no longer reach the client."""
-        return self._response is not response or self._closed
+    def respond(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
+        if headers.get("Connection", "").lower() == "close":
+            self._last = True
+        elif self._version == "HTTP/1.0":
+            if not self._last:
+                headers["Connection"] = "Keep-Alive"
+        elif self._last and self._version == "HTTP/1.1":
+            headers["Connection"] = "close"
+        lines = [f"HTTP/1.1 {status} {responses[status]}", *(f"{name}: {value}" for name, value in headers.get_all())]
+        for line in lines:
+            if _LINE_END.search(line):
+                raise ValueError(f"a line's end within a header: {line!r}")
+        self.answer("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
-    def send(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
-
-    def finished(self, response: Response) -> None:
-        """End a response that is written, and go on to the next request or end the connection."""
-        if self.is_gone(response):
+    def answer(self, data: bytes) -> None:
+        """Write an answer, and go on to the next request or end the connection."""
+        transport = self._transport
+        if self.phase not in {"body", "answer"} or transport is None:  # the client has gone, or was refused
             return
-        self._response = None
-        whole = self.phase == "answer"
-        last = response.no_keep_alive or not whole
-        self.answered(last=last)
-        if last:
+        transport.write(data)
+        if self._last or self.phase == "body":  # the rest of a body would be taken for the next request
             self.close_after_flush()
             return
+        self.connections.move(self, "request")
         if self._rest:
             self.connections.held(self, len(self._rest))
-        if not self._flushed:
+        if transport.get_write_buffer_size():
             self._hold_unread()
             return  # the next request is read when the client has taken this answer
         if self._rest or self._ended:
@@ -273,15 +280,15 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return descriptor
 
     def send_raw(self, answer: bytes) -> None:
-        if not self._closed:
-            self.send(answer)
+        if self.is_open and self._transport is not None:
+            self._transport.write(answer)
 
     def drop_rest(self) -> None:
         """Discard the bytes behind the request. They began further requests, so the connection ends with the answer."""
-        if self._rest and self._response is not None:
+        if self._rest and self.phase == "answer":
             self.release(len(self._rest))
             self._rest = b""
-            self._response.no_keep_alive = True
+            self._last = True
             self._pause()
 
     def stop_reading(self) -> None:
@@ -290,37 +297,34 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._pause()
 
     def _pause(self) -> None:
-        if not self._paused and self._transport is not None:
-            self._paused = True
+        if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
 
     def close_after_flush(self) -> None:
-        if self._leaving or self._closed:
+        if self.phase == "end":
             return
-        self._leaving = True
-        self._response = None
         self.lingers = not self._ended  # even with `Connection: close` a client may have sent more than was read
         self._rest = b""
-        self.answered(last=True)
-        if self._flushed:
-            self._leave()
-        else:
+        self.connections.move(self, "end")
+        if self._transport is not None and self._transport.get_write_buffer_size():
             self._hold_unread()
+        else:
+            self._leave()
+
+    def _is_leaving(self) -> bool:
+        """Whether the connection closes as soon as the client has taken its last answer."""
+        return self.phase == "end" and self.is_open
 
     def _leave(self) -> None:
-        if not self._closed:
+        if self.is_open:
             assert self._transport is not None
             if self.lingers:
                 self.connections.linger(self._transport.get_extra_info("socket"))
-            self._closed = True
             self.connections.closed(self)
             self._transport.close()
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self.phase = "end"
-        self.connections.closed(self)
-        if self._transport is not None:
-            self._transport.abort()
+        if self.is_open:
+            self.connections.closed(self)
+            if self._transport is not None:
+                self._transport.abort()

@@ -68,12 +68,11 @@ class FastServer:
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         sock.setblocking(False)
-        address = remote_ip(sock, address)
-        admitted = self.connections.admit(sock, address)
+        admitted = self.connections.admit(sock, remote_ip(sock, address))
         if admitted is None:
             sock.close()
             return
-        client = FastConnection(self, address, admitted.origin)  # counted from now on
+        client = FastConnection(self, admitted)  # counted from now on
         self._open.add(client)
         making = asyncio.get_running_loop().connect_accepted_socket(lambda: client, sock)
         task = asyncio.ensure_future(making)

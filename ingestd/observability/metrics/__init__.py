@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import Protocol, TypeVar
 
 import prometheus_client
@@ -48,6 +49,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         prometheus_client.ProcessCollector(registry=self.registry)
+        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         self._requests = RequestCounter()
         self.count = self._requests.count
         self.took = self._requests.took
@@ -55,32 +57,20 @@ class Metrics:
         self.refusals = RefusalCounter()
         """Counts refused events and identify requests by reason."""
         self.registry.register(self.refusals)
-        self.waiting = Gauge(
-            "ingestd_waiting_events", "Events that wait for their commit at this moment.", registry=self.registry
-        )
-        self.batches = Gauge(
-            "ingestd_waiting_batches",
-            "Batches and large events that are in progress at this moment.",
-            registry=self.registry,
-        )
-        batches_refused = Counter(
+        self.waiting = gauge("ingestd_waiting_events", "Events that wait for their commit at this moment.")
+        self.batches = gauge("ingestd_waiting_batches", "Batches and large events that are in progress at this moment.")
+        batches_refused = counter(
             "ingestd_batches_refused",
             "Batches and large events refused because too many wait: of their key, their address, or all.",
             ["by"],
-            registry=self.registry,
         )
         self._batches_refused = {by: batches_refused.labels(by).inc for by in ("key", "address", "all")}
-        self.connections = Gauge("ingestd_http_connections", "Open connections of callers.", registry=self.registry)
-        self.buffered = Gauge(
-            "ingestd_http_buffered_bytes",
-            "Bytes of requests that have begun and have no answer yet.",
-            registry=self.registry,
+        self.connections = gauge("ingestd_http_connections", "Open connections of callers.")
+        self.buffered = gauge(
+            "ingestd_http_buffered_bytes", "Bytes of requests that have begun and have no answer yet."
         )
         self._refused = self._count_by(
-            "ingestd_http_refused",
-            "Connections and requests refused by the HTTP server.",
-            "reason",
-            Refusal,
+            "ingestd_http_refused", "Connections and requests refused by the HTTP server.", "reason", Refusal
         )
         self._ignored_timestamps = self._count_by(
             "ingestd_timestamps_ignored",
@@ -89,64 +79,47 @@ class Metrics:
             IgnoredTimestamp,
         )
         self._unusable_ids = self._count_by(
-            "ingestd_unusable_ids",
-            "Unusable ids of events and identify requests.",
-            "field",
-            IdField,
+            "ingestd_unusable_ids", "Unusable ids of events and identify requests.", "field", IdField
         )
-        self.texts_as_numbers = Counter(
+        self.texts_as_numbers = counter(
             "ingestd_texts_as_numbers",
             "Plain decimals that came as text where the schema of their event expects a number.",
-            registry=self.registry,
         )
-        self.store_up = Gauge(
+        self.store_up = gauge(
             "ingestd_store_up",
             "1 while the daemon can store events durably, 0 while it cannot; the part of the partitions that can.",
-            registry=self.registry,
         )
         self.loop_delay = Histogram(
-            "ingestd_loop_delay_seconds",
-            "Delay of the event loop, measured twenty times a second.",
-            buckets=BOUNDS,
-            registry=self.registry,
-        )
-        self._loop_held = Counter(
+            "ingestd_loop_delay_seconds", "Delay of the event loop, measured twenty times a second.",
+            buckets=BOUNDS, registry=self.registry,
+        )  # fmt: skip
+        self._loop_held = counter(
             "ingestd_loop_held_seconds",
             "Seconds for which single calls held the event loop, each for more than a tenth of a second.",
             ["holder"],
-            registry=self.registry,
         )
-        self._loop_holds = Counter(
-            "ingestd_loop_holds",
-            "Calls that held the event loop for more than a tenth of a second.",
-            ["holder"],
-            registry=self.registry,
+        self._loop_holds = counter(
+            "ingestd_loop_holds", "Calls that held the event loop for more than a tenth of a second.", ["holder"]
         )
         for holder in (CORE, COLLECTOR):
             self._loop_holds.labels(holder)
             self._loop_held.labels(holder)
-        self.generation = Gauge(
+        self.generation = gauge(
             "ingestd_config_generation",
             "Number of the configuration in force: 1 at the start, one more with each reload.",
-            registry=self.registry,
         )
-        self.reloaded = Gauge(
-            "ingestd_config_last_reload_successful",
-            "0 if the last reload was refused, else 1.",
-            registry=self.registry,
-        )
+        self.reloaded = gauge("ingestd_config_last_reload_successful", "0 if the last reload was refused, else 1.")
         self.generation.set(1)
         self.reloaded.set(1)
-        self._consumers = _ConsumerCollector()
-        self._sinks = _SinkCollector()
-        self.registry.register(self._consumers)
-        self.registry.register(self._sinks)
-        Gauge(
-            "ingestd_build_info",
-            "Always 1; the labels have the versions.",
-            ["version", "python"],
-            registry=self.registry,
-        ).labels(__version__, platform.python_version()).set(1)
+        self._consumers: Sequence[ConsumerTotals] = ()
+        self._sinks: Sequence[SinkStatus] = ()
+        for family, name, text in _OF_CONSUMERS:
+            self._scrape(family, f"ingestd_consumer_{name}", text, partial(self._of_consumers, name), "consumer")
+        for family, name, text in _OF_SINKS:
+            self._scrape(family, f"ingestd_sink_{name}", text, partial(self._of_sinks, name), "sink")
+        gauge("ingestd_build_info", "Always 1; the labels have the versions.", ["version", "python"]).labels(
+            __version__, platform.python_version()
+        ).set(1)
 
     def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
         """Make a counter with one label. Returns a function for each value of the label, which counts it."""
@@ -192,166 +165,128 @@ class Metrics:
 
     def show_consumers(self, consumers: Iterable[ConsumerTotals]) -> None:
         """Show exactly these consumers, including the consumers of sinks, at every scrape."""
-        self._consumers.shown = tuple(consumers)
-
-    def show_journal(self, journal: Retentions) -> None:
-        """Show the journal at every scrape."""
-        self.registry.register(_JournalCollector(journal))
-
-    def show_state(self, sizes: StateBytes) -> None:
-        """Show the sizes of the state at every scrape."""
-        self.registry.register(_StateCollector(sizes))
-
-    def show_losses(self, store: Store) -> None:
-        """Show losses of data at every scrape."""
-        self.registry.register(_LossCollector(store))
+        self._consumers = tuple(consumers)
 
     def show_sinks(self, sinks: Iterable[SinkStatus]) -> None:
         """Show exactly these sinks at every scrape."""
-        self._sinks.shown = tuple(sinks)
+        self._sinks = tuple(sinks)
 
-
-class _ConsumerCollector(Collector):
-    def __init__(self) -> None:
-        self.shown: tuple[ConsumerTotals, ...] = ()
-
-    def describe(self) -> Iterable[Metric]:
-        return self.collect()
-
-    def collect(self) -> Iterator[Metric]:
-        pending = GaugeMetricFamily(
-            "ingestd_consumer_pending",
-            "Records in the journal that the consumer is not done with.",
-            labels=["consumer"],
-        )
-        oldest = GaugeMetricFamily(
-            "ingestd_consumer_oldest_pending_seconds",
-            "Age of the consumer's oldest pending record, 0 if there is none.",
-            labels=["consumer"],
-        )
-        failures = CounterMetricFamily(
-            "ingestd_consumer_failures",
-            "Failed attempts to open the consumer or to do a step; the daemon repeats each.",
-            labels=["consumer"],
-        )
-        for consumer in self.shown:
-            pending.add_metric([consumer.name], consumer.pending)
-            oldest.add_metric([consumer.name], consumer.oldest_pending_seconds)
-            failures.add_metric([consumer.name], consumer.failures)
-        yield from (pending, oldest, failures)
-
-
-class _JournalCollector(Collector):
-    def __init__(self, journal: Retentions) -> None:
-        self._journal = journal
-
-    def describe(self) -> Iterable[Metric]:
-        return self.collect()
-
-    def collect(self) -> Iterator[Metric]:
-        journal = self._journal
-        yield GaugeMetricFamily("ingestd_journal_records", "Records in the journal.", journal.records)
-        yield GaugeMetricFamily(
+    def show_journal(self, journal: Retentions) -> None:
+        """Show the journal at every scrape."""
+        self.show("ingestd_journal_records", "Records in the journal.", lambda: journal.records)
+        self.show(
             "ingestd_journal_bytes",
             "Bytes of the records in the journal, as keep_size and max_size count them.",
-            journal.bytes,
+            lambda: journal.bytes,
         )
-        yield GaugeMetricFamily(
-            "ingestd_journal_max_bytes", "The journal's max_size in bytes, +Inf without it.", journal.max_bytes
+        self.show(
+            "ingestd_journal_max_bytes", "The journal's max_size in bytes, +Inf without it.", lambda: journal.max_bytes
         )
-        yield GaugeMetricFamily(
+        self.show(
             "ingestd_journal_oldest_seconds",
             "Age of the oldest record in the journal, 0 if there is none.",
-            journal.oldest_seconds,
+            lambda: journal.oldest_seconds,
         )
-        removed = CounterMetricFamily("ingestd_journal_removed", "Records removed from the journal.", labels=["reason"])
-        for reason, count in journal.removed.items():
-            removed.add_metric([reason], count)
-        lost = CounterMetricFamily(
+        self._scrape(
+            CounterMetricFamily,
+            "ingestd_journal_removed",
+            "Records removed from the journal.",
+            lambda: [*journal.removed.items()],
+            "reason",
+        )
+        self._scrape(
+            CounterMetricFamily,
             "ingestd_journal_lost",
             "Records removed from the journal before the consumer got them.",
-            labels=["consumer"],
+            lambda: journal.lost,
+            "consumer",
         )
-        for name, count in journal.lost:
-            lost.add_metric([name], count)
-        yield from (removed, lost)
 
-
-class _StateCollector(Collector):
-    def __init__(self, sizes: StateBytes) -> None:
-        self._sizes = sizes
-
-    def collect(self) -> Iterator[Metric]:
-        sizes = self._sizes
-        yield GaugeMetricFamily(
+    def show_state(self, sizes: StateBytes) -> None:
+        """Show the sizes of the state at every scrape."""
+        self.show(
             "ingestd_state_bytes",
             "What the store uses on its disk or in memory, without the bytes of the journal's records.",
-            sizes.state_bytes,
+            lambda: sizes.state_bytes,
         )
-        yield GaugeMetricFamily("ingestd_state_profile_bytes", "What all profiles together use.", sizes.profile_bytes)
-        yield GaugeMetricFamily(
+        self.show("ingestd_state_profile_bytes", "What all profiles together use.", lambda: sizes.profile_bytes)
+        self.show(
             "ingestd_state_max_bytes",
             "The store's max_size in bytes, or its default: three quarters for profiles, a quarter for dead letters.",
-            sizes.max_bytes,
+            lambda: sizes.max_bytes,
         )
 
-
-class _LossCollector(Collector):
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def describe(self) -> Iterable[Metric]:
-        return self.collect()
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
+    def show_losses(self, store: Store) -> None:
+        """Show losses of data at every scrape."""
+        self._scrape(
+            CounterMetricFamily,
             "ingestd_store_losses",
             "How often this daemon found that the store had lost data.",
-            value=sum(store.losses for store in self._store.parts),
+            lambda: [("", sum(each.losses for each in store.parts))],
         )
-        yield GaugeMetricFamily(
+        self.show(
             "ingestd_store_lost",
             "1 while a loss of data is neither repaired nor acknowledged, else 0.",
-            value=any(store.loss is not None for store in self._store.parts),
+            lambda: any(each.loss is not None for each in store.parts),
         )
 
+    def show(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """Show a value at every scrape, which runs on another thread than the event loop."""
+        Gauge(name, help, registry=self.registry).set_function(value)
 
-class _SinkCollector(Collector):
-    def __init__(self) -> None:
-        self.shown: tuple[SinkStatus, ...] = ()
+    def _scrape(
+        self,
+        family: type[CounterMetricFamily | GaugeMetricFamily],
+        name: str,
+        help: str,
+        values: Callable[[], Iterable[tuple[str, float]]],
+        label: str = "",
+    ) -> None:
+        """Show the values of a label at every scrape. Without a label there is one value, of an empty text."""
+        self.registry.register(_Scraped(partial(family, name, help, labels=[label] if label else []), values))
+
+    def _of_consumers(self, name: str) -> Iterable[tuple[str, float]]:
+        return [(each.name, getattr(each, name)) for each in self._consumers]
+
+    def _of_sinks(self, name: str) -> Iterable[tuple[str, float]]:
+        return [(each.sink_name, getattr(each, name)) for each in self._sinks]
+
+
+class _Scraped(Collector):
+    """A metric whose values are read at every scrape, on another thread than the event loop."""
+
+    def __init__(
+        self,
+        make: Callable[[], CounterMetricFamily | GaugeMetricFamily],
+        values: Callable[[], Iterable[tuple[str, float]]],
+    ) -> None:
+        self._make = make
+        self._values = values
 
     def describe(self) -> Iterable[Metric]:
-        return self._families()
+        return [self._make()]
 
     def collect(self) -> Iterator[Metric]:
-        families = self._families()
-        for sink in self.shown:
-            values = (
-                sink.delivered, sink.filtered, sink.given_up, sink.retries, sink.pending, sink.oldest_pending_seconds,
-                sink.dead_letters, sink.paused, sink.dead_letter_bytes,
-            )  # fmt: skip
-            for family, value in zip(families, values, strict=True):
-                family.add_metric([sink.sink_name], value)
-        yield from families
+        family = self._make()
+        for text, value in self._values():
+            family.add_metric([text] if text else [], value)
+        yield family
 
-    @staticmethod
-    def _families() -> list[CounterMetricFamily | GaugeMetricFamily]:
-        return [
-            CounterMetricFamily("ingestd_sink_delivered", "Records that the sink has taken.", labels=["sink"]),
-            CounterMetricFamily("ingestd_sink_filtered", "Records that the sink's filter left out.", labels=["sink"]),
-            CounterMetricFamily("ingestd_sink_given_up", "Records that became dead letters.", labels=["sink"]),
-            CounterMetricFamily("ingestd_sink_retries", "Failed writes that were tried again.", labels=["sink"]),
-            GaugeMetricFamily(
-                "ingestd_sink_pending", "Records in the journal that are not yet in the sink.", labels=["sink"]
-            ),
-            GaugeMetricFamily(
-                "ingestd_sink_oldest_pending_seconds",
-                "Age of the sink's oldest pending record, 0 if there is none.",
-                labels=["sink"],
-            ),
-            GaugeMetricFamily("ingestd_sink_dead_letters", "Dead letters of the sink.", labels=["sink"]),
-            GaugeMetricFamily("ingestd_sink_paused", "1 while operators have paused the sink.", labels=["sink"]),
-            GaugeMetricFamily(
-                "ingestd_sink_dead_letter_bytes", "Bytes of the records in the sink's dead letters.", labels=["sink"]
-            ),
-        ]
+
+_OF_CONSUMERS = (
+    (GaugeMetricFamily, "pending", "Records in the journal that the consumer is not done with."),
+    (GaugeMetricFamily, "oldest_pending_seconds", "Age of the consumer's oldest pending record, 0 if there is none."),
+    (CounterMetricFamily, "failures", "Failed attempts to open the consumer or to do a step; the daemon repeats each."),
+)
+_OF_SINKS = (
+    (CounterMetricFamily, "delivered", "Records that the sink has taken."),
+    (CounterMetricFamily, "filtered", "Records that the sink's filter left out."),
+    (CounterMetricFamily, "given_up", "Records that became dead letters."),
+    (CounterMetricFamily, "retries", "Failed writes that were tried again."),
+    (GaugeMetricFamily, "pending", "Records in the journal that are not yet in the sink."),
+    (GaugeMetricFamily, "oldest_pending_seconds", "Age of the sink's oldest pending record, 0 if there is none."),
+    (GaugeMetricFamily, "dead_letters", "Dead letters of the sink."),
+    (GaugeMetricFamily, "paused", "1 while operators have paused the sink."),
+    (GaugeMetricFamily, "dead_letter_bytes", "Bytes of the records in the sink's dead letters."),
+)
+"""The metrics of each consumer and each sink by the name of its property."""

@@ -13,6 +13,7 @@ from functools import partial
 from ingestd.api.errors import Failed, IngestdError, Refused, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
+from ingestd.support.distribution import Distribution
 
 from ..cache import Entries
 from ..cached_state import CachedState
@@ -22,10 +23,9 @@ from .batch import DEPENDS, Written, write_batch
 from .bloom_filter import BloomFilter
 from .connection import Connection
 from .pending import Pending
-from .statistics import CommitStatistics
 from .ttl_log import TtlLog
 
-__all__ = ["Commits"]
+__all__ = ["CommitStatistics", "Commits"]
 
 _log = logging.getLogger("ingestd.sqlite")
 
@@ -33,6 +33,28 @@ _MANY = 1000  # transactions of one commit: with more, the first would wait for 
 _ENOUGH = 64  # transactions that start a commit at once when the previous one has ended
 _TURNS = 4  # of the event loop: the longest wait for so many
 _DEFERRED = 0.1  # seconds for which repeatable steps need no sync
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_UNITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class CommitStatistics:
+    """Commits that were tried since the file was opened."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        self.failed = 0
+        self.seconds = Distribution(_SECONDS)
+        self.units = Distribution(_UNITS)
+
+    def add(self, seconds: float, units: int, *, stored: bool) -> None:
+        """Count a commit of `units` transactions."""
+        if stored:
+            self.stored += 1
+        else:
+            self.failed += 1
+        self.seconds.add(seconds)
+        self.units.add(units)
 
 
 class Commits:

@@ -91,7 +91,7 @@ class SqliteContents(Contents):
     def _begin(self) -> CachedState:
         """A transaction at the time 0, when nothing has expired yet: a lifetime then counts to the expiry itself."""
         self._owned()
-        return self._database.begin(0)
+        return CachedState(self._database.entries, 0)
 
     async def continue_after(self, position: int) -> None:
         commits = self._owned()

@@ -17,13 +17,12 @@ from ..cached_state import CachedState
 from ..entry import Row
 from .batch import last_member, last_position, read_rows
 from .bloom_filter import BloomFilter
-from .commits import Commits
+from .commits import Commits, CommitStatistics
 from .connection import snapshot
 from .connections import Connections
 from .guest import GuestState, submit
 from .guest_commits import GuestCommits
 from .removal import Cleaner, Replacement, replace_bodies
-from .statistics import CommitStatistics
 from .ttl_log import Renewal, TtlLog, read_log, renewed
 
 __all__ = ["Database"]
@@ -83,10 +82,7 @@ class Database:
         await self.connections.close()
         self.commits = None
 
-    def begin(self, now: int, *, event: bool = False) -> CachedState:
-        self.clock = max(self.clock, now)
-        if self.commits is not None:
-            return CachedState(self.entries, now)
+    def begin_as_guest(self, now: int, *, event: bool) -> GuestState:
         return self.guest_commits.begin(now) if event else self._visit(now)
 
     def _visit(self, now: int) -> GuestState:

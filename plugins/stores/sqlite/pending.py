@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence, Set
 
+import msgspec
+
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
@@ -13,7 +15,7 @@ from ..entry import Entry, Row
 __all__ = ["Pending"]
 
 
-class Pending:
+class Pending(msgspec.Struct, eq=False):
     """A transaction that waits for its commit, or is part of the commit in progress.
 
     `entries`: all entries that it has seen, repetitions possible. `rows`: the rows of its changed entries.
@@ -24,28 +26,14 @@ class Pending:
     `position` and `size` (of all its records): known once it has been written.
     """
 
-    __slots__ = (
-        "also", "cleared", "cursor", "entries", "error", "first", "position", "records", "rows", "settled", "size",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        settled: Callable[[Pending], None],
-        records: Sequence[Record] = (),
-        cursor: Cursor | None = None,
-        also: Callable[[sqlite3.Connection, int], object] | None = None,
-        *,
-        first: Callable[[sqlite3.Connection], object] | None = None,
-    ) -> None:
-        self.entries = entries
-        self.settled = settled
-        self.records = records
-        self.cursor = cursor
-        self.also = also
-        self.first = first
-        self.error: Exception | None = None
-        self.position = 0
-        self.size = 0
-        self.rows: list[Row] = []
-        self.cleared: Set[str] = frozenset()
+    entries: Sequence[Entry]
+    settled: Callable[[Pending], None]
+    records: Sequence[Record] = ()
+    cursor: Cursor | None = None
+    also: Callable[[sqlite3.Connection, int], object] | None = None
+    first: Callable[[sqlite3.Connection], object] | None = None
+    error: Exception | None = None
+    position: int = 0
+    size: int = 0
+    rows: list[Row] = []
+    cleared: Set[str] = frozenset()

@@ -29,7 +29,11 @@ class SqliteStore(Store):
         self._database = database
 
     def begin(self, now: int, *, event: bool = False, step: bool = False) -> CachedState:
-        return self._database.begin(now, event=event)
+        database = self._database
+        database.clock = max(database.clock, now)
+        if database.commits is None:
+            return database.begin_as_guest(now, event=event)
+        return CachedState(database.entries, now)
 
     async def commit(self, state: State) -> None:
         assert isinstance(state, CachedState)

@@ -19,15 +19,15 @@ from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.config import Config
 from ingestd.delivery import make_sink_consumer
 from ingestd.hooks.loader import Plugins
-from ingestd.pipeline.backpressure import Backpressure
-from ingestd.pipeline.import_resolver import ImportResolver
 from ingestd.pipeline.processor import Processor
+from ingestd.pipeline.room import Backpressure
 from ingestd.storage.backends import Backends, open_backends
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
 from .fault_report import FaultReport
 from .file_form import intake_of
+from .import_resolver import ImportResolver
 from .importer import Importer, chunks
 from .known_records import FormerCopies, KnownRecords
 from .line_reader import LineReader

@@ -7,9 +7,8 @@ from ingestd.api.imported import Imported
 from ingestd.api.journal import IdempotencyKey
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import State
+from ingestd.pipeline.resolver import Resolved, Resolver, message_key, repeated
 from ingestd.support.ids import named_uuid
-
-from .resolver import Resolved, Resolver, message_key, repeated
 
 __all__ = ["ImportResolver"]
 
