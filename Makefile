@@ -137,6 +137,8 @@ clean:
 	@# Tests start their own server; the service of the package stays off.
 	@test -x /usr/sbin/clickhouse-server || { scripts/need clickhouse-server clickhouse-server \
 		&& { systemctl disable --now clickhouse-server >/dev/null 2>&1 || true; }; }
+	@command -v prometheus-alertmanager >/dev/null || { scripts/need - prometheus-alertmanager \
+		&& { systemctl disable --now prometheus-alertmanager >/dev/null 2>&1 || true; }; }
 	@scripts/need chromium chromium
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl

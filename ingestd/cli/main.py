@@ -74,7 +74,12 @@ def _main(argv: list[str]) -> int:
     if arguments.needs_store:
         asyncio.run(_run_with_store(arguments, config, plugins))
     else:
-        asyncio.run(arguments.run(arguments, config, plugins))
+        try:
+            asyncio.run(arguments.run(arguments, config, plugins))
+        except ConfigError as error:  # of a sink, or of what the daemon opens
+            if argv[0] == "serve":
+                _tell_other_faults(arguments.config, arguments.set, error)
+            raise
     sys.stdout.flush()
     return 0
 
@@ -99,7 +104,7 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
     try:
         config = load_config(find_config(known.config), known.set)
         return config, load_plugins(config)
-    except ConfigError:
+    except ConfigError as error:
         does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
         if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
             if argv[0] == "check":
@@ -107,9 +112,24 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
 
                 refuse(known.config, known.set, as_json="--json" in argv)
             _check_command(argv, known.config)
+            if argv[0] == "serve":
+                _tell_other_faults(known.config, known.set, error)
             raise
     # A help text needs no configuration, but has only the built-in commands.
     return _defaults()
+
+
+def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError) -> None:
+    """Log all faults of the configuration but the first, whose line ends the log."""
+    from .check.config_faults import every_fault  # here: few commands need it
+
+    try:
+        faults = every_fault(find_config(config), overrides)
+    except ConfigError:  # there is no file
+        return
+    for fault in faults:
+        if fault != str(first):
+            log.error("%s", fault)
 
 
 def _check_command(argv: list[str], config: str | None) -> None:

@@ -63,6 +63,10 @@ class HttpOptions(Options):
     shutdown_grace: Duration = Duration.parse("1s")
 
 
+class StoreUrl(Url):
+    example = "sqlite:ingestd.db"
+
+
 class OpsOptions(Options):
     listen: Address = Address("127.0.0.1", 9464)
     allowed_hosts: tuple[HostName, ...] = ()
@@ -70,12 +74,12 @@ class OpsOptions(Options):
 
 
 class StoreOptions(Options):
-    url: Url = Url("sqlite:///var/lib/ingestd/ingestd.db")
+    url: StoreUrl = StoreUrl("sqlite:///var/lib/ingestd/ingestd.db")
     max_size: PositiveSize | None = None
 
 
 class JournalOptions(Options):
-    url: Url | None = None
+    url: StoreUrl | None = None
     max_size: PositiveSize | None = None
     on_full: Literal["refuse", "drop"] = "refuse"
     keep_for: PositiveDuration | None = None

@@ -293,7 +293,8 @@ class _Offers(Generic[_T]):
         offered = self.of(name)
         text = f"no {self._what} of that name"
         if not offered:
-            return text
+            end = ":" if self._named == "scheme" else ""
+            return f"{text}; expected {', '.join(f'{each}{end}' for each in sorted(self.made))}"
         return (
             f"{text}; it offers the {self._named} {', '.join(offered)}: use that, and add the plugin to plugins.also"
             f" unless it is loaded already, or register the {self._what} as {name}"

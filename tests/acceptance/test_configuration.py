@@ -146,6 +146,32 @@ def test_a_fault_in_the_file_stops_the_start_and_names_file_and_option(
         assert f"{shop.config}: {reason}" in why(run_ingestd(command, config=shop.config))
 
 
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        pytest.param(
+            '[journal]\nkeep_for = 90\n[http]\nlisten = 8080\n[plugins.session]\nidel = "30m"\n'
+            '[sinks.a]\ntype = "jsonl"\n',
+            ["journal.keep_for", "plugins.session.idel", "sinks.a.path", "http.listen"],
+            id="in all sections",
+        ),
+        pytest.param(
+            '[store]\nurl = "sqlite:a.db"\n[sinks.a]\ntype = "jsonl"\n'
+            '[sinks.b]\ntype = "webhook"\nurl = "crm.example/in"\n',
+            ["sinks.b.url", "sinks.a.path"],
+            id="in sinks only",
+        ),
+    ],
+)
+def test_a_start_names_all_faults_of_the_file(text: str, faults: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "faulty.toml"
+    config.write_text(text)
+    done = run_ingestd("serve", config=config)
+    assert done.returncode == 78
+    lines = done.stderr.splitlines()
+    assert [next(fault for fault in faults if f": {fault}: " in line) for line in lines] == faults
+
+
 def test_an_argument_is_never_taken_for_an_abbreviation(shop: Shop) -> None:
     done = run_ingestd("keys", "list", "--conf", str(shop.config), config=shop.config)
     assert done.returncode == 2

@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.clients import at_once, wait_until
-from tests.support.daemon import Daemon, Shop
+from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.disks import small_disk
 
 UNAVAILABLE = 'ingestd_events_total{endpoint="track",key="Page View",outcome="unavailable"}'
@@ -21,7 +23,7 @@ Fault = Callable[[Shop, Daemon], AbstractContextManager[None]]
 
 
 @contextmanager
-def full_disk(shop: Shop, daemon: Daemon) -> Iterator[None]:
+def full_disk(shop: Shop, daemon: Daemon | None = None) -> Iterator[None]:
     """The disk, which only the shop uses, is full."""
     ballast = shop.folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
@@ -131,6 +133,21 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path, megabytes=4):
         go_through(full_disk, Shop(tmp_path), "full")
+
+
+@pytest.mark.parametrize("was_used", [False, True])
+def test_a_start_on_a_full_disk_may_be_tried_again(was_used: bool, tmp_path: Path) -> None:
+    with small_disk(tmp_path, megabytes=4):
+        shop = Shop(tmp_path)
+        if was_used:
+            with shop.serve():
+                pass
+        with full_disk(shop):
+            done = run_ingestd("serve", config=shop.config)
+            assert done.returncode == 75, done.stderr
+            assert str(shop.database) in done.stderr.splitlines()[-1]
+        with shop.serve() as daemon:
+            assert daemon.post("/track", event("after"), shop.public.id).status == 200
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:

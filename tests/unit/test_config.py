@@ -115,7 +115,8 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
         ("[http]\nlistn = 1", r"http\.listn: unknown option; did you mean http\.listen\?"),
         ("[plugins]\nsession = 1", r"plugins\.session: unknown option"),
         ("[plugins]\nenabled = 'keys'", r"plugins\.enabled: expected `array \| null`, got 'keys'"),
-        ("[store]\nurl = 1", r'store\.url: expected a URL such as "sqlite:ingestd.db", as text, \{ file'),
+        ("[store]\nurl = 'data'", r'store\.url: expected a URL with its scheme, such as "sqlite:ingestd.db"'),
+        ("[store]\nurl = 1", r"store\.url: expected a URL, as text, \{ file"),
         (
             "[schemas]\ndirectory = 'gone'",
             r"ingestd\.toml: schemas\.directory: /\S+/gone: the directory of schemas does not",

@@ -336,7 +336,10 @@ def test_a_plugin_registers_once_however_many_are_loaded_later(offer: Offer) -> 
         ({"sinks": {"a": {"type": "session"}}}, r"sinks\.a\.type: the plugin session offers no sink of that name"),
         ({"sinks": {"a": {"type": "identity"}}}, r"sinks\.a\.type: the plugin identity offers no sink of that name"),
         ({"store": {"url": "sqlit:x"}}, r"store\.url: there is no plugin 'sqlit'; did you mean sqlite\?"),
-        ({"journal": {"url": "jsonl:x"}}, r"journal\.url: the plugin jsonl offers no store of that name"),
+        (
+            {"journal": {"url": "jsonl:x"}},
+            r"journal\.url: the plugin jsonl offers no store of that name; expected sqlite:",
+        ),
     ],
 )
 def test_a_type_or_scheme_that_no_plugin_offers_is_refused(tables: dict[str, Any], message: str) -> None:

@@ -89,13 +89,14 @@ _S = TypeVar("_S", bound=Secret)
 class Url(Secret):
     """A URL that may contain a password, which its `repr` hides. The configuration gives it like a `Secret`."""
 
-    expected = f'a URL such as "sqlite:ingestd.db", as {Secret.expected}'
+    example: ClassVar[str] = "https://host.example/path"
+    expected = f"a URL, as {Secret.expected}"
 
     @classmethod
     def check(cls, text: str) -> None:
         super().check(text)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+", text):
-            raise ValueError('expected a URL, such as "sqlite:ingestd.db"')
+            raise ValueError(f'expected a URL with its scheme, such as "{cls.example}"')
         try:
             urlsplit(text)
         except ValueError:  # its message shows the user and password

@@ -77,7 +77,7 @@ class WebhookSink(Sink):
         reasons = await self._deliver(items)
         self._outcomes.clear()
         if reasons:
-            raise SinkReject(reasons)
+            raise SinkReject(reasons, written=len(items))  # each of the others is taken
 
     def risks(self) -> Sequence[str]:
         options, path = self.options, f"sinks.{self.name}"

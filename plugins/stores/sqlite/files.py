@@ -51,10 +51,11 @@ def open_to_sync(path: Path) -> int:
         raise _refusal(path, error) from error
 
 
-def _refusal(path: Path, error: OSError) -> IngestdError:
+def _refusal(path: Path, error: OSError, done: str = "opened") -> IngestdError:
     if error.errno in _TRANSIENT:
-        return Unavailable(f"{path}: cannot be opened: {error.strerror}")
-    return ConfigError(f"{path}: cannot be opened: {error.strerror}; the daemon must own the folder")
+        return Unavailable(f"{path}: cannot be {done}: {error.strerror}")
+    cure = "; the daemon must own the folder" if done == "opened" else ""
+    return ConfigError(f"{path}: cannot be {done}: {error.strerror}{cure}")
 
 
 class _Holder(NamedTuple):
@@ -113,7 +114,7 @@ def _try(path: Path, kind: str) -> Lock | _Holder:
         return _Holder(*words) if len(words) == 2 else _Holder("unknown", "command")  # the holder is just writing it
     except OSError as error:
         os.close(descriptor)
-        raise ConfigError(f"{path}: cannot be locked: {error.strerror}") from error
+        raise _refusal(path, error, "locked") from error
     return Lock(descriptor)
 
 
