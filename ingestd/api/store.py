@@ -331,7 +331,7 @@ class Store(ABC):
     async def fence(self, placement: int) -> None:
         """Commit no transaction from now on, of any process, that belongs to an earlier placement of tenants.
 
-        Such a commit of an event or a command raises `Unavailable` or `WriteConflict`, one of a step `LeaseLost`.
+        Such a commit of an event raises `WriteConflict`, one of a step `LeaseLost`, and one of a command `Unavailable`.
 
         Raises `CommandError` if the placement is not newer than an earlier one, and `Unavailable`. Only a store whose
         `Contents` note changes has this method.

@@ -196,6 +196,29 @@ async def test_an_order_decided_by_an_earlier_version_is_in_no_rollup(tmp_path: 
         assert await on_the_page(attribution, START) == [("(direct)", "EUR", "1.00", "10.00", "4.00", "6.00")]
 
 
+async def test_a_refund_counts_although_the_order_is_in_the_sums_of_another_partition(tmp_path: Path) -> None:
+    """A tenant that was moved brings its own sums, and the sums of all tenants stay."""
+    mark = DecidedOrder(
+        START, 1, "a", 10, None, "EUR", "0", is_reversed=False, reversals=0, touches=[], model="linear", half_life=DAY,
+        campaigns=[],
+    )  # fmt: skip
+    change = reversal_change("shop", mark, msgspec.structs.replace(mark, reversed="4", reversals=1))
+    assert change is not None
+    async with attributing(tmp_path, RULES) as attribution:
+        store = attribution.backend.store
+        state = store.begin(START, step=True)
+        await add_all(state, [order_change("shop", mark, [])], give_way)
+        for name, length in (("hour", HOUR), ("day", DAY)):
+            await state.delete(state_key("attribution-rollup-all", "", f"{name}:{START // length}"))
+        await add_all(state, [change], give_way)
+        await store.commit(state)
+        (row,) = sum_up(await read(store.begin(START), PERIODS["day"], None))
+        assert (row.orders[0], row.revenue[0], row.reversed[0]) == (0, 0, 4)
+        assert await on_the_page(attribution, START, tenant="shop") == [
+            ("(direct)", "EUR", "1.00", "10.00", "4.00", "6.00")
+        ]
+
+
 async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = START + 5 * HOUR
     monkeypatch.setattr("ingestd.api.times.now", lambda: now)

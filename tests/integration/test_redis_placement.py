@@ -62,7 +62,7 @@ async def test_commits_of_an_earlier_placement_are_refused(server: RedisServer) 
         new.store.placement = 5
         await new.store.fence(5)
         (error,) = await append_each(old.journal, [begun])
-        assert isinstance(error, Unavailable)
+        assert isinstance(error, WriteConflict)
         with pytest.raises(Unavailable):
             await old.store.commit((await put(old, "command")).state)
         with pytest.raises(LeaseLost):

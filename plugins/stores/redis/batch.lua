@@ -686,11 +686,9 @@ end
 -- Commits events in order, each independent of the others. After a stale one all later ones are stale too, so that they
 -- keep their order.
 ops.append = function(_, events, placement)
-  local results, stale, outdated = {}, false, is_outdated(placement)
+  local results, stale = {}, is_outdated(placement) -- the daemon runs them again, and learns the placement meanwhile
   for index, event in ipairs(events) do
-    if outdated then
-      results[index] = {'outdated'}
-    elseif stale then
+    if stale then
       results[index] = STALE
     else
       local works, result = pcall(append, unpack(event, 1, 6))
