@@ -30,8 +30,8 @@ _DAY = 86_400_000
 class KnownRecords:
     """Digests of record ids, messages and forgotten persons, on disk.
 
-    A message has the time of its receipt, a person the time of the erasure. A record that lacks state has its position
-    until the import has met it, and any other has 0.
+    A message has the time of its last receipt, and one for each day with a receipt; a person has the time of the
+    erasure. A record that lacks state has its position until the import has met it, and any other has 0.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class KnownRecords:
                     former.append(earlier)
                 yield digest, position
             if head.message_id is not None and head.tenant is not None:
-                yield _of_message(head.tenant, head.message_id), parse_time(head.received_at) or 0
+                yield from _receipts(head.tenant, head.message_id, parse_time(head.received_at) or 0)
 
     def _add(self, digests: Iterable[tuple[bytes, int]]) -> None:
         self._new.update(digests)
@@ -87,8 +87,11 @@ class KnownRecords:
 
     def has_message(self, tenant: str, message_id: str, near: int | None = None) -> bool:
         """Whether this message is known; with `near`, whether it was received within a day of that time."""
-        at = self._find(_of_message(tenant, message_id))
-        return at is not None and (near is None or abs(near - at) <= _DAY)
+        if near is None:
+            return self._find(_of_message(tenant, message_id)) is not None
+        day = near // _DAY
+        times = (self._find(_of_message(tenant, message_id, each)) for each in (day, day - 1, day + 1))
+        return any(at is not None and abs(near - at) <= _DAY for at in times)
 
     def has_forgotten(self, tenant: str, anonymous_id: str | None, user_id: str | None, at: int) -> bool:
         """Whether the person of a record was forgotten after it was received at that time.
@@ -103,7 +106,7 @@ class KnownRecords:
 
     def add(self, record_id: str, message: tuple[str, str] | None = None, at: int = 0) -> None:
         """`message` is the tenant and the id of the message, which was received `at` that time."""
-        of_message = [(_of_message(*message), at)] if message is not None else []
+        of_message = _receipts(*message, at) if message is not None else ()
         self._add([(_of_id(record_id), 0), *of_message])
 
     def add_erasure(self, record: Record) -> None:
@@ -128,8 +131,13 @@ def _of_id(record_id: str) -> bytes:
     return _digest("record", "", record_id)
 
 
-def _of_message(tenant: str, message_id: str) -> bytes:
-    return _digest("message", tenant, message_id)
+def _of_message(tenant: str, message_id: str, day: int | None = None) -> bytes:
+    return _digest("message" if day is None else f"message {day}", tenant, message_id)
+
+
+def _receipts(tenant: str, message_id: str, at: int) -> Iterator[tuple[bytes, int]]:
+    yield _of_message(tenant, message_id), at
+    yield _of_message(tenant, message_id, at // _DAY), at
 
 
 def _of_erasure(erasure: Mapping[str, Any]) -> Iterable[tuple[bytes, int]]:
