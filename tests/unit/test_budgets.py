@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 580, "api": 3_770, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_400,
-    "delivery": 2_270, "storage": 1_280, "observability": 1_380, "pipeline": 2_660, "http": 3_600, "daemon": 1_960,
-    "cli": 3_620, "testing": 2_720,
+    "support": 560, "api": 3_770, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_360,
+    "delivery": 2_250, "storage": 1_270, "observability": 1_380, "pipeline": 2_660, "http": 3_580, "daemon": 1_960,
+    "cli": 3_570, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
-    "stores/sqlite": 3_760, "stores/redis": 3_870, "auth": 1_310, "attribution": 4_090, "segment": 600,
-    "sinks": 4_780, "console": 2_520, "tools": 5_070,
+    "stores/sqlite": 3_740, "stores/redis": 3_870, "auth": 1_310, "attribution": 4_070, "segment": 570,
+    "sinks": 4_730, "console": 2_480, "tools": 4_980,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
