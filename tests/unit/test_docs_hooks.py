@@ -76,6 +76,17 @@ def test_every_hook_is_documented_with_its_signature_and_every_documented_hook_e
     assert {name: heading for name, (heading, _) in SECTIONS.items()} == specified()
 
 
+def test_every_hook_is_called() -> None:
+    root = Path(__file__).parents[2]
+    code = "".join(
+        path.read_text()
+        for folder in ("ingestd", "plugins/console", "plugins/tools")
+        for path in (root / folder).rglob("*.py")
+        if path.name != "hookspecs.py"
+    )
+    assert [name for name in specified() if not re.search(rf'"{name}"|\.{name}\(|hooks?\.{name}\b', code)] == []
+
+
 @pytest.mark.parametrize("hook", SECTIONS)
 def test_every_hook_has_an_example_that_implements_it(
     hook: str, manager: pluggy.PluginManager, module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
