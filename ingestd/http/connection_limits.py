@@ -14,6 +14,7 @@ from ingestd.api.errors import Refused, TimedOut, Unavailable
 from ingestd.api.outcomes import Refusal
 from ingestd.config import HttpOptions
 from ingestd.observability.metrics import Metrics
+from ingestd.support.periodic import TIMING, every
 
 from .client_address import Peers
 from .client_connection import Client, Phase
@@ -25,7 +26,6 @@ __all__ = ["SMALL", "Admitted", "Connections"]
 SMALL = 4096
 """Bytes that a connection may read even when far too much is buffered: requests of usual size are not the cause."""
 
-_TICK = 0.25  # seconds between two looks at all connections
 _DRAIN_TICK = 0.02  # seconds, while shutdown waits for the last connections
 _FORCED = 1.0  # seconds for events that wait for their commit
 _AHEAD = 300_000  # bytes, more than a connection reads ahead behind a request
@@ -178,7 +178,7 @@ class Connections:
 
     def _look_for_evictable(self) -> Evictable:
         if self._evictable is None:
-            self._evictable = Evictable(self._open, self.now - _TICK)
+            self._evictable = Evictable(self._open, self.now - TIMING.http_timeouts)
         return self._evictable
 
     def _make_room(self, evicted: Client | None, told: str, reason: Refusal, newcomer: socket.socket) -> bool:
@@ -222,9 +222,8 @@ class Connections:
 
     async def watch(self) -> None:
         """Enforce the time limits for as long as the daemon runs."""
-        while True:
-            self.look(asyncio.get_running_loop().time())
-            await asyncio.sleep(_TICK)
+        loop = asyncio.get_running_loop()
+        await every("http_timeouts", lambda: self.look(loop.time()), first=0)
 
     def look(self, now: float) -> None:
         """Refuse or close connections that have been in a phase for too long at this time."""

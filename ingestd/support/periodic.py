@@ -23,6 +23,7 @@ class Timing:
     clocks: float = 1.0
     consumers: float = 0.25
     erasures: float = 1.0
+    http_timeouts: float = 0.25
     keys: float = 0.5
     loop_monitor: float = 0.05
     losses: float = 0.25
