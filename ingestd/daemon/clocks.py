@@ -7,6 +7,7 @@ messages. So the daemon has a clock of its own. It follows the system's clock, b
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from ingestd.api import times
@@ -21,6 +22,7 @@ _log = logging.getLogger("ingestd.clocks")
 
 _WRONG = 2_000  # milliseconds from which a difference is told
 _RIGHT = 1_000  # milliseconds below which it is over
+_STILL = 60.0  # seconds between two looks, from which the pause is told
 _FOLLOWED = 60_000  # milliseconds: the daemon follows shorter jumps
 _CURE = "if the new time is right, confirm it by `ingestd reload`"
 
@@ -30,6 +32,7 @@ class Clocks:
         self._partitions = partitions
         self.jump = 0
         """Milliseconds by which the system's clock is ahead of the daemon's since a jump that it did not follow."""
+        self._looked_at = time.monotonic()
         self._is_apart = False
         """Whether the difference to the clock of a store has been told."""
         metrics.show(
@@ -52,6 +55,7 @@ class Clocks:
             times.go_by_system_clock()
 
     def look(self) -> None:
+        self._tell_standstill()
         self._look_at_system(times.system_clock_ahead())
         self._look_at_stores()
 
@@ -69,6 +73,17 @@ class Clocks:
         if self._is_apart:
             return self._difference()
         return None
+
+    def _tell_standstill(self) -> None:
+        """Tell of minutes in which the process did nothing: callers have given up by then, and leases have ended."""
+        now = time.monotonic()
+        still, self._looked_at = now - self._looked_at, now
+        if still > _STILL:
+            _log.warning(
+                "this process stood still for %s: something has stopped it (SIGSTOP, a debugger, the freezer of its"
+                " group), or one call has held the event loop",
+                show_age(round(still * 1000)),
+            )
 
     def _look_at_system(self, ahead: int) -> None:
         if abs(ahead) > _FOLLOWED:
