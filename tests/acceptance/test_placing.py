@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,13 +11,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingestd.api.store import key_digest
+from ingestd.api.errors import CommandError
+from ingestd.api.store import key_digest, use_namespaces
+from ingestd.config import load_config
+from ingestd.hooks.loader import load_plugins
+from ingestd.plugins.tools.placing.move import TenantMove
+from ingestd.storage.backends import open_backends
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
 from tests.support.daemon import Daemon, run_ingestd
@@ -89,7 +95,7 @@ class Shops(ClusterShop):
 class Visitor:
     """A visitor of one tenant. A message is sent until it is answered 200, each time to the other daemon."""
 
-    def __init__(self, shop: Shops, daemons: list[Daemon], tenant: str) -> None:
+    def __init__(self, shop: ClusterShop, daemons: list[Daemon], tenant: str) -> None:
         self.refused: list[str] = []
         """The messages that were refused at first."""
         self._shop, self._daemons, self._tenant = shop, daemons, tenant
@@ -265,6 +271,31 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
                 visitor.order(f"order-{each}", "mail")
             visitor.check()
             assert shop.partition_of(hot) == f"{number % 2:02}"
+
+
+async def test_a_late_command_does_not_undo_an_ended_move(tmp_path: Path, cluster: RedisCluster) -> None:
+    shop = ClusterShop(tmp_path, {}, host=own_host(), cluster=cluster, partitions=PARTITIONS)
+    hot = shop.tenants[2]
+    with shop.serve_with(1) as daemons:
+        visitor = Visitor(shop, daemons, hot)
+        visitor.click("mail")
+        visitor.order("first", "mail")
+        place = asyncio.to_thread(shop.command, "partitions", "place", hot, "--partition", "00")
+        config = load_config(shop.config)
+        plugins = load_plugins(config)
+        async with open_backends(config, plugins) as backends:
+            moving, stores = asyncio.create_task(place), [each.store for each in backends.partitions]
+            while not backends.placements.is_changing:
+                await backends.placements.learn(stores)
+            with closing(TenantMove(backends, plugins, hot, quiet=True)) as late:
+                await moving
+                with pytest.raises(CommandError, match="another command has moved"):
+                    await late.run(1)
+        use_namespaces({})  # of this process
+        await asyncio.to_thread(visitor.order, "second", "mail")
+        await asyncio.to_thread(visitor.order, "first", "mail")
+        await asyncio.to_thread(visitor.repeat)
+        await asyncio.to_thread(visitor.check)
 
 
 def test_commands_and_copies_have_all_of_a_moved_tenant(

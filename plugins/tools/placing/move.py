@@ -103,10 +103,10 @@ class TenantMove:
 
     # The map
 
-    async def _change(self, alter: Callable[[Placed, int], Placed], *, expected: Move | None) -> Placed:
+    async def _change(self, alter: Callable[[Placed, int], Placed], *, expected: Sequence[Move | None]) -> Placed:
         """Make a new version of the map. `alter` gets the tenant's part and the version.
 
-        Raises `CommandError` if the tenant's move is not the expected one, or another tenant is being moved.
+        Raises `CommandError` if the tenant's move is not an expected one, or another tenant is being moved.
         """
         backends = self._backends
         stores = [each.store for each in backends.partitions]
@@ -119,7 +119,7 @@ class TenantMove:
                 raise CommandError(problem)
             backends.placements.use(known, stores)
             placed = self._placed
-            if placed.move != expected:
+            if placed.move not in expected:
                 raise CommandError(f"another command has moved {self._tenant!r} meanwhile")
             # By the clock, so that a map that was lost and made again is newer than all that stores know.
             version = max(known.version + 1, times.now())
@@ -135,7 +135,7 @@ class TenantMove:
         raise CommandError("the map of placements keeps changing; run the command again")
 
     async def _set_move(self, move: Move | None, expected: Move | None) -> None:
-        await self._change(lambda placed, _: msgspec.structs.replace(placed, move=move), expected=expected)
+        await self._change(lambda placed, _: msgspec.structs.replace(placed, move=move), expected=[expected])
 
     # The steps
 
@@ -147,7 +147,7 @@ class TenantMove:
         def begin(placed: Placed, version: int) -> Placed:
             return msgspec.structs.replace(placed, move=Move(source, Place(index, version)))
 
-        move = (await self._change(begin, expected=None)).move
+        move = (await self._change(begin, expected=[None])).move
         assert move is not None
         try:
             began = time.monotonic()
@@ -169,23 +169,18 @@ class TenantMove:
     async def _halt(self, move: Move) -> Move:
         """Refuse events of the tenant, copy the rest, and give the tenant to the target."""
         halted = msgspec.structs.replace(move, halted=True)
-        try:
-            await self._set_move(halted, move)
-            await asyncio.sleep(_TO_LEARN)
-            await self._partition(move.source).store.fence(self._backends.placements.map.version)
-            await self._catch_up(move.source)
-            while await self._copy_changes(move):
-                pass
-        except BaseException:
-            with suppress(CommandError, Unavailable):
-                await self._set_move(move, halted)
-            raise
+        await self._set_move(halted, move)
+        await asyncio.sleep(_TO_LEARN)
+        await self._partition(move.source).store.fence(self._backends.placements.map.version)
+        await self._catch_up(move.source)
+        while await self._copy_changes(move):
+            pass
         owned = msgspec.structs.replace(halted, owned=True)
 
         def give(placed: Placed, _: int) -> Placed:
             return Placed(move.target, [move.source, *placed.former], owned)
 
-        await self._change(give, expected=halted)
+        await self._change(give, expected=[halted])
         return owned
 
     async def _end(self, move: Move) -> None:
@@ -196,14 +191,18 @@ class TenantMove:
         await self._contents(move.source).note_changes(0)
 
     async def _drop(self, move: Move) -> None:
-        """Give up a move that was interrupted."""
-        if move.halted:
-            running = msgspec.structs.replace(move, halted=False)
-            await self._set_move(running, move)
-            move = running
+        """Give up a move that was interrupted.
+
+        The map says so first: a command that still runs the move, or has given the tenant to the target, keeps its
+        entries. What is left of them in the target is found as in a former place.
+        """
         await self._contents(move.source).note_changes(0)
+
+        def give_up(placed: Placed, _: int) -> Placed:
+            return Placed(placed.place, [move.target, *placed.former])
+
+        await self._change(give_up, expected=[msgspec.structs.replace(move, halted=each) for each in (False, True)])
         await self._remove(move.target)
-        await self._set_move(None, move)
 
     async def _catch_up(self, place: Place) -> None:
         """Wait until all consumers with state have read the present records.
