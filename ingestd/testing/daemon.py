@@ -29,7 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,12 @@ class Daemon:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()
             return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        except (OSError, http.client.HTTPException):
+            if self._process is not None:  # it closes its connections shortly before it ends
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(1)
+            self._must_run()
+            raise
         finally:
             connection.close()
 

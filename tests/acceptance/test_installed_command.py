@@ -35,6 +35,7 @@ USES = {
     "store restore": ("backup.tar", 1, "a daemon has the file"),
     "forget": ("--user nobody", 0, "nothing to forget"),
     "partitions show": ("", 0, "PARTITION"),
+    "partitions place": ("shop --partition 01", 1, "there is no other place for a tenant"),
     "sinks status": ("", 0, "SINK"),
     "sinks replay": ("archive --from 1h --no-wait", 0, "archive"),
     "sinks pause": ("archive", 0, "archive is paused"),

@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, make_certificate, redis_server
 
-NOW = 1_795_233_906_000
+NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 DAY = 86_400_000
 TIMEOUT = 0.5
 PATIENCE = 1.0

@@ -27,7 +27,7 @@ from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.state_model import Model
 
-NOW = 1_795_233_906_000
+NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 CANNOT = "ingestd.redis WARNING events cannot be stored: "
 
 

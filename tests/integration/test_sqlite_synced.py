@@ -20,7 +20,7 @@ from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append
 
-NOW = 1_795_233_906_000
+NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 FULL, NORMAL = 2, 1
 
 Written = list[tuple[bool, list[Pending]]]
