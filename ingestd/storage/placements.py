@@ -126,14 +126,11 @@ class Placements:
     async def learn(self, stores: Sequence[Store]) -> None:
         """Read the map, and use it from now on. `stores` are those of all partitions.
 
-        Without a map as new as the known one, the first partition has lost data. Then the known map is written again:
-        partitions refuse all commits that belong to an older one.
-
         Raises `Unavailable`, and `WriteConflict` if another process writes the map.
         """
         state = stores[0].begin(times.now())
         found = await read_map(state, len(stores))
-        if found.version < self.map.version:
+        if found.version < self.map.version:  # the first partition has lost data; the others refuse an older map
             await put_map(state, self.map)
             await stores[0].commit(state)
         else:
