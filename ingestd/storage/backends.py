@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from ingestd.api.backend import Backend, DaemonProcess, Partition
 from ingestd.api.check_result import CheckResult
-from ingestd.api.errors import CommandError, ConfigError, Unavailable
+from ingestd.api.errors import CommandError, ConfigError, Unavailable, WriteConflict
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
@@ -83,7 +83,7 @@ class Backends:
 
         async def look() -> float | None:
             nonlocal told_at
-            with contextlib.suppress(Unavailable):  # the back end reports it
+            with contextlib.suppress(Unavailable, WriteConflict):  # the next look repeats it
                 await self.placements.learn([each.store for each in self.partitions])
             if not self.placements.is_halted:
                 told_at = time.monotonic()

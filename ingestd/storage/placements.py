@@ -124,8 +124,17 @@ class Placements:
         """Why the map is not known."""
 
     async def learn(self, stores: Sequence[Store]) -> None:
-        """Read the map, and use it from now on. `stores` are those of all partitions. Raises `Unavailable`."""
-        self.use(await read_map(stores[0].begin(times.now()), len(stores)), stores)
+        """Read the map, and use it from now on. `stores` are those of all partitions.
+
+        Raises `Unavailable`, and `WriteConflict` if another process writes the map.
+        """
+        state = stores[0].begin(times.now())
+        found = await read_map(state, len(stores))
+        if found.version < self.map.version:  # the first partition has lost data; the others refuse an older map
+            await put_map(state, self.map)
+            await stores[0].commit(state)
+        else:
+            self.use(found, stores)
 
     def use(self, placements: PlacementMap, stores: Sequence[Store]) -> None:
         self.map, self.problem = placements, None

@@ -273,6 +273,26 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
             assert shop.partition_of(hot) == f"{number % 2:02}"
 
 
+def test_daemons_write_the_places_of_tenants_again_after_a_loss(tmp_path: Path, cluster: RedisCluster) -> None:
+    shop = Shops(tmp_path, cluster)
+    hot, neighbour = shop.tenants[2], shop.tenants[1]
+    with shop.serve_with(2) as daemons:
+        visitor, other = Visitor(shop, daemons, hot), Visitor(shop, daemons, neighbour)
+        for each in (visitor, other):
+            each.click("mail")
+        shop.place(hot, 1)
+        time.sleep(1)  # until both daemons know that the move has ended
+        for node in cluster.primaries():
+            for key in cluster.ask(node, "KEYS", "*tenant-placements*"):
+                cluster.ask(node, "DEL", key)
+        time.sleep(3)  # a daemon looks every two seconds
+        for each in (visitor, other):
+            each.order("first", "mail")
+            each.repeat()
+            each.check()
+        assert shop.partition_of(hot) == "01"
+
+
 async def test_a_late_command_does_not_undo_an_ended_move(tmp_path: Path, cluster: RedisCluster) -> None:
     shop = ClusterShop(tmp_path, {}, host=own_host(), cluster=cluster, partitions=PARTITIONS)
     hot = shop.tenants[2]
