@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
 from ingestd.cli.config import as_json, as_toml, to_toml
-from ingestd.config import SECTIONS, Config, load_config, parse_config
+from ingestd.config import SECTIONS, Config, StoreUrl, load_config, parse_config
 from ingestd.delivery import read_sink_options
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.plugins.token_buckets import Rate
@@ -52,6 +52,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Network: st.sampled_from(["::1", "10.0.0.0/8", "fd00::/8"]),
     Url: st.builds("sqlite:{}".format, st.text("abc./-é", min_size=1)),
 }
+VALUES[StoreUrl] = VALUES[Url]
 KEYS = st.fixed_dictionaries({
     "id": st.text("ab-_", min_size=16, max_size=20),
     "kind": st.just("public"),

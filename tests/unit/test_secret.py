@@ -114,7 +114,7 @@ def test_without_systemd_a_credential_is_refused_with_the_cure(folder: Path, mon
 
 def test_an_invalid_url_is_not_shown(folder: Path) -> None:
     for wrong in ("hunter2", "//u:hunter2@h", "sqlite:", "redis://:hunter2 @h", {"env": "TOKEN"}):
-        with pytest.raises(ConfigError, match=r"sinks\.a\.url: expected a URL, such as") as error:
+        with pytest.raises(ConfigError, match=r"sinks\.a\.url: expected a URL with its scheme, such as") as error:
             read(folder, url=wrong)
         assert "hunter2" not in str(error.value)
         assert "from the environment" not in str(error.value)
