@@ -103,6 +103,7 @@ def killed(folder: Path, processed: int, turns: int) -> None:
         async with attributing(folder, RULES) as attribution:
             attribution.consumer.max_records = 5
             async with running(attribution.backend, attribution.consumer, now=lambda: LONG_AFTER) as (status,):
+                await until(lambda: status.held)  # the lease of the killed one must end
                 while status.processed < processed:  # noqa: ASYNC110 - it must stop soon after
                     await asyncio.sleep(0)
                 for _ in range(turns):

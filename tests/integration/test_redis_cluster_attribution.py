@@ -1,6 +1,6 @@
 """Attribution on a partition of a Redis Cluster: steps, leases, kills and entries of several trips.
 
-The long tests of drawn journals run on a single Redis only. A partition has the same scripts and the same journal.
+The other tests of attribution run on a single Redis only. A partition has the same scripts and the same journal.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_clu
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-for module in (test_attribution_bounds, test_attribution_replay, test_attribution_rollups):
+LARGE = (
+    "test_a_step_ends_before_it_has_too_many_bytes",
+    "test_of_thousands_of_touches_the_first_and_the_newest_count",
+    "test_of_a_thousand_visitors_of_a_user_the_newest_count",
+    "test_of_a_thousand_users_of_a_visitor_the_last_counts",
+)
+"""Tests whose entries are read and written in several trips."""
+
+for module in (test_attribution_replay, test_attribution_rollups):
     globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
+globals().update({name: getattr(test_attribution_bounds, name) for name in LARGE})
 
 
 @pytest.fixture(scope="module")
@@ -49,5 +58,6 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
         patch.setattr(attribution, "sqlite_backend", opened)
         patch.setattr(TIMING, "redis_lease", LEASE)
         patch.setattr(TIMING, "redis_heartbeat", LEASE / 3)
+        patch.setattr(TIMING, "redis_report_shared", LEASE)
         patch.setattr(TIMING, "redis_cursor", LEASE / 10)
         yield
