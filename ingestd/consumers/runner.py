@@ -212,7 +212,7 @@ class Runner:
 
     async def _go_on(self, opening: asyncio.Task[None]) -> None:
         """Do one step, after a command if there is one. A failed command does not delay the records."""
-        if self._outdated and not self._prepared and not self.status.buffered:
+        if self._is_outdated:
             self._outdated = False
             await self._rewind()
         failure, limit = None, None
@@ -237,11 +237,17 @@ class Runner:
             self._in_hand = await self._next(limit)
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return  # an operator may have given a command meanwhile, such as a pause, which comes first
-        if self._in_hand and await self._is_open(opening):
+        # A person may have been forgotten during a pause of the sink, or while it was opened.
+        if self._in_hand and await self._is_open(opening) and not self._is_outdated:
             async with self._at_work():
                 await self._step()
         if failure is not None:
             raise failure
+
+    @property
+    def _is_outdated(self) -> bool:
+        """Whether records in hand must be read again, and nothing has been done with them."""
+        return self._outdated and not self._prepared and not self.status.buffered
 
     async def _is_open(self, opening: asyncio.Task[None]) -> bool:
         """Wait for `open`, and return whether it is done. With `polls_commands`, wait `next_action` seconds at most."""
@@ -345,7 +351,7 @@ class Runner:
             return False
         clock = asyncio.get_running_loop().time
         linger = max(consumer.linger, self._next_step - clock())
-        if linger > 0 and not self._forced:
+        if linger > 0 and not self._forced and limit != 0.0:  # at a limit of 0 a command goes on
             self._lingering = asyncio.timeout(linger)
             try:
                 async with self._lingering:

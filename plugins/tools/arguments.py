@@ -148,6 +148,6 @@ def _id(text: str) -> str:
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tenant", metavar="TENANT", help="the tenant to move")
+    parser.add_argument("tenant", metavar="TENANT", type=_tenant, help="the tenant to move")
     parser.add_argument("--partition", required=True, metavar="NAME", help="its new partition, such as 07")
     parser.add_argument("--quiet", action="store_true", help="show no progress")

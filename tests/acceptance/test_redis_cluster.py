@@ -229,14 +229,15 @@ def test_check_warns_of_nodes_that_stop_when_another_is_away(shop: ClusterShop) 
     assert "Set cluster-require-full-coverage no on every node" in shown
 
 
-def test_check_warns_of_replicas_that_may_leave_their_primary(shop: ClusterShop) -> None:
+def test_check_and_a_start_warn_of_replicas_that_may_leave_their_primary(shop: ClusterShop) -> None:
     node = shop.cluster.replica_of(shop.cluster.primaries()[0])
     shop.cluster.ask(node, "CONFIG SET", "cluster-migration-barrier", "0")
     try:
-        with shop.serve_with(1):
+        with shop.serve_with(1) as (daemon,):
             shown = " ".join(run_ingestd("check", config=shop.config).stdout.split())
             shop.cluster.ask(node, "CONFIG SET", "cluster-allow-replica-migration", "no")
             without_migration = run_ingestd("check", config=shop.config).stdout
+            assert any("cluster-migration-barrier is below wait_replicas = 1" in line for line in daemon.log)
     finally:
         shop.cluster.ask(node, "CONFIG SET", "cluster-migration-barrier", "1")
         shop.cluster.ask(node, "CONFIG SET", "cluster-allow-replica-migration", "yes")

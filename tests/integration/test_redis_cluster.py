@@ -237,6 +237,17 @@ async def test_the_number_of_partitions_cannot_change(cluster: RedisCluster) -> 
                 await other.open(serving=serves)
 
 
+@pytest.mark.logs(r"ingestd.redis WARNING partition 03: events cannot be stored: the store newer:03.* has format 2")
+async def test_a_partition_of_a_newer_format_ends_the_start(cluster: RedisCluster) -> None:
+    async with opened(cluster, 1, prefix="newer:") as (backend,):
+        prefix = backend.backends[3].database.prefix
+    with cluster.primary_of_key(prefix).client() as client:
+        client.hset(f"{prefix}meta", mapping={"format": 2, "format-since": "7.1.0"})
+    for serves in (True, False):
+        with pytest.raises(ConfigError, match=r"the store newer:03.* has format 2, and this ingestd knows 1: install"):
+            await cluster_backend(cluster, prefix="newer:").open(serving=serves)
+
+
 async def test_partitions_have_names_and_separate_journals(cluster: RedisCluster) -> None:
     async with opened(cluster, 1) as (backend,):
         partitions: Sequence[Partition] = backend.partitions

@@ -23,7 +23,7 @@ from .contents import RedisContents
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
-from .link import LinkOptions, explain
+from .link import NEWER, LinkOptions, explain
 from .store import RedisStore
 from .work_sharing import DaemonReport, WorkSharing
 
@@ -219,4 +219,6 @@ def _not_opened(cause: BaseException, otherwise: str) -> ConfigError | Unavailab
         return ConfigError(f"Redis refuses access: {cause}")
     if isinstance(cause, ResponseError) and str(cause).startswith("DB index"):
         return ConfigError(f"Redis has no database with the number in the URL: {cause}")
+    if str(cause).startswith(NEWER):
+        return ConfigError(otherwise)
     return Unavailable(otherwise)

@@ -6,7 +6,7 @@
 --
 -- ARGV[3] is the sender's knowledge of the store: its id ('' if unknown), the newest position of the journal, and the
 -- count of heartbeats. A store with another id, or with lower numbers, has lost data. Then the script does nothing and
--- returns the error STORELOST. ARGV[4] is the most bytes of a piece of the journal. ARGV[5] is '1' for the first batch of a
+-- returns the error STORELOST. A store of a newer format is refused with the error STOREFORMAT. ARGV[4] is the most bytes of a piece of the journal. ARGV[5] is '1' for the first batch of a
 -- connection: a store that has moved may have left keys behind.
 --
 -- A batch is sent again if its answer was lost. Its writes are not repeated: their answers are kept for that. Keeping them
@@ -465,6 +465,11 @@ writes.members = function(now, key, members, gone, expires)
   if #members == 0 then tidy(key) end
 end
 
+-- The format of the store, and the first version of ingestd that knows it. A change that this script would not understand
+-- needs a higher number. "meta" holds the highest number with which a daemon has opened the store; stores of earlier
+-- versions have none.
+local FORMAT, SINCE = 1, '0.1.0'
+
 -- The journal: see pieces.lua. "meta" holds its totals.
 
 local cursors = prefix .. 'cursors'
@@ -479,14 +484,16 @@ local sums
 local function summed()
   if not sums then
     local found = redis.call(
-      'HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base', 'placement', 'noting'
+      'HMGET', meta, 'last', 'records', 'bytes', 'version', 'heartbeats', 'piece', 'piece-base', 'placement', 'noting',
+      'format'
     )
-    for index = 1, 9 do found[index] = tonumber(found[index] or '0') end
+    for index = 1, 10 do found[index] = tonumber(found[index] or '0') end
     -- The version grows with each replacement of bodies, the heartbeats grow while any daemon runs. `piece` is the number
     -- of the newest piece. `bytes` has grown by what was added to that piece, from `base` on.
     sums = {
       last = found[1], records = found[2], bytes = found[3], version = found[4], heartbeats = found[5],
       piece = found[6], base = found[7], placement = found[8], noting = found[9],
+      format = found[10],
     }
   end
   return sums
@@ -901,6 +908,12 @@ for first = 1, #keys, ARGUMENTS do
 end
 local is_first = ARGV[5] == '1'
 if (is_first or is_beat) and not is_whole then define_upkeep() end
+if summed().format > FORMAT then
+  return redis.error_reply(string.format(
+    'STOREFORMAT the store %s* has format %d, and this ingestd knows %d: install ingestd %s or later',
+    prefix, sums.format, FORMAT, redis.call('HGET', meta, 'format-since')
+  ))
+end
 local known_id, known_last, known_heartbeats = string.match(ARGV[3] or '', '^(%S+) (%d+) (%d+)$')
 if known_id then
   local all = summed()

@@ -37,7 +37,7 @@ from .answers import decode_answers
 from .scripts import BATCH
 from .servers import address_of
 
-__all__ = ["LOST", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
+__all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -71,6 +71,7 @@ _MOVING = (AskError, TryAgainError)  # the slot is being moved; a batch needs al
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas, MovedError, ClusterDownError, *_MOVING)
 _TURNED = "UNBLOCKED"  # the server became a replica during WAIT
 LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
+NEWER = "STOREFORMAT"  # a newer version of ingestd has written the store
 
 
 class _Asked(NamedTuple):
@@ -526,15 +527,13 @@ def explain(error: BaseException) -> str:
         return "its slot is being moved to another node"
     if isinstance(error, MovedError):
         return "its slot has moved to another node"
-    return str(error).removeprefix(f"{LOST} ").rstrip(".") or type(error).__name__
+    return str(error).removeprefix(f"{LOST} ").removeprefix(f"{NEWER} ").rstrip(".") or type(error).__name__
 
 
 def _is_final(error: BaseException) -> bool:
     """Whether a retry on the same server fails too."""
-    if isinstance(error, AuthenticationError):
-        return True
     if isinstance(error, NoScriptError):  # the scripts were flushed; the next connection loads it again
         return False
     if isinstance(error, _ELSEWHERE) or str(error).startswith(_TURNED):
         return False
-    return isinstance(error, ResponseError)
+    return isinstance(error, AuthenticationError | ResponseError)

@@ -134,7 +134,7 @@ local function set_marks(id)
   for number, mark in ipairs(marks) do set[2 * number - 1], set[2 * number] = mark, id end
   redis.call('DEL', unpack(marks))
   redis.call('MSET', unpack(set))
-  redis.call('HSET', meta, 'marks', MARKS)
+  redis.call('HSET', meta, 'marks', MARKS, 'format', FORMAT, 'format-since', SINCE)
 end
 
 renew_mark = function(heartbeats)
@@ -276,7 +276,8 @@ ops.identify = function(now, new)
     mended = mend_cursors(true)
   end
   if mended or not found then redis.call('SET', store_id, new) end
-  if mended or redis.call('HEXISTS', meta, 'marks') == 0 then set_marks(redis.call('GET', store_id)) end
+  local is_old = redis.call('HEXISTS', meta, 'marks') == 0 or summed().format < FORMAT
+  if mended or is_old then set_marks(redis.call('GET', store_id)) end
   return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats, mended}
 end
 

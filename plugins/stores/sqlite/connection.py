@@ -181,7 +181,7 @@ def check_version(connection: sqlite3.Connection, path: Path, *, current: bool =
     if version > newest:
         raise ConfigError(
             f"{path}: written by a newer ingestd (tables of version {version}, this one knows {newest});"
-            " install that version, or restore a copy from before it ran"
+            " install that version or a later one, or restore a copy from before it ran"
         )
     if current and version != newest:
         raise Unavailable(f"{path}: its tables have version {version}, not {newest}: the running daemon is older")

@@ -76,14 +76,20 @@ class TenantMove:
 
         Raises `CommandError`, `Unavailable`.
         """
-        move = self._placed.move
-        if move is not None and move.owned:
-            await self._end(move)
-        elif move is not None:
-            await self._drop(move)
         moved = None
-        if self._placed.place.partition != index:
-            moved = await self._move(index)
+        try:
+            move = self._placed.move
+            if move is not None and move.owned:
+                await self._end(move)
+            elif move is not None:
+                await self._drop(move)
+            if self._placed.place.partition != index:
+                moved = await self._move(index)
+        except Unavailable as error:
+            if self._placed.move is None:
+                raise
+            text = "events of the tenant may be refused. Run the command again, or place the tenant where it was"
+            raise Unavailable(f"{error} The move has not ended, and {text}.") from error
         await self._tidy()
         return moved
 
@@ -160,7 +166,7 @@ class TenantMove:
             halted_at = time.monotonic()
             owned = await self._halt(move)
         except BaseException:
-            with suppress(CommandError, Unavailable):
+            with suppress(CommandError):
                 await self._drop(move)
             raise
         await self._end(owned)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -119,6 +119,8 @@ class ClusterBackend(Backend):
                 self._beating = asyncio.create_task(beats.run(), name="redis: beats")
                 for warning in dict.fromkeys(each for backend in self._opened for each in backend.warnings):
                     _log.warning("%s", warning)
+                async for result in describe_settings(self.topology, self._waits_for):
+                    _log.warning("%s", result.text)
         except BaseException:
             await self.close()
             raise
@@ -139,6 +141,10 @@ class ClusterBackend(Backend):
             replicas = min(self.topology.replicas, 1)
         for backend in self.backends:
             backend.database.options = backend.database.options._replace(replicas=replicas)
+
+    @property
+    def _waits_for(self) -> int:
+        return self.backends[0].database.options.replicas
 
     async def _open_all(self, *, serving: bool) -> None:
         """Raises `Unavailable` without the first partition. It has what belongs to no tenant, such as the keys."""
@@ -232,9 +238,7 @@ class ClusterBackend(Backend):
             results = await backends[0].describe_server()
             lacking |= dict.fromkeys(backends, lacking_replicas(results))
             found += [result._replace(text=f"{node}: {result.text}") for result in results]
-        found += describe_settings(
-            await self.topology.settings(_COVERAGE, _MIGRATION, _BARRIER), self.backends[0].database.options.replicas
-        )
+        found += [each async for each in describe_settings(self.topology, self._waits_for)]
         found.append(describe_daemons(await self._running()))
         failures = await asyncio.gather(*(self._try_write(number, lacking) for number in range(len(self.backends))))
         failed = {name: failure for name, failure in zip(self._names, failures, strict=True) if failure is not None}
@@ -271,8 +275,9 @@ def name_all(names: Sequence[str]) -> str:
     return f"partition{'' if len(names) == 1 else 's'} {', '.join(names)}"
 
 
-def describe_settings(settings: Mapping[Address, Mapping[str, str]], waits_for: int) -> Iterator[CheckResult]:
+async def describe_settings(topology: Topology, waits_for: int) -> AsyncIterator[CheckResult]:
     """Warnings of settings of the nodes. `waits_for` is `wait_replicas`."""
+    settings = await topology.settings(_COVERAGE, _MIGRATION, _BARRIER)
     strict = [str(node) for node, found in settings.items() if found.get(_COVERAGE) == "yes"]
     if strict:
         text = (

@@ -1,0 +1,87 @@
+"""A store on Redis says in which format it is written. An ingestd that does not know the format writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.store import state_key
+from ingestd.plugins.stores.redis.backend import RedisBackend
+from ingestd.plugins.stores.redis.servers import make_pool
+from tests.support.redis_server import RedisServer, redis_server
+
+KEY = state_key("value", "shop", "visitor")
+NEWER = {"format": 2, "format-since": "7.1.0"}
+REFUSED = "has format 2, and this ingestd knows 1: install ingestd 7.1.0 or later"
+
+pytestmark = pytest.mark.logs("ingestd.redis WARNING events cannot be stored: the store .* has format 2")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis"), {"appendfsync": "no"}) as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"{uuid4().hex}:"
+
+
+def make(server: RedisServer, prefix: str) -> RedisBackend:
+    return RedisBackend(make_pool(server.url, (), timeout=2), prefix=prefix, timeout=2, patience=5)
+
+
+async def put(backend: RedisBackend, value: str) -> None:
+    state = backend.store.begin(1)
+    await state.put(KEY, value)
+    await backend.store.commit(state)
+
+
+def everything(server: RedisServer, prefix: str) -> dict[bytes, bytes | None]:
+    with server.client() as client:
+        return {key: client.dump(key) for key in client.keys(f"{prefix}*")}
+
+
+async def test_a_store_without_a_format_is_taken_up_and_gets_one(server: RedisServer, prefix: str) -> None:
+    for _ in range(2):
+        backend = make(server, prefix)
+        await backend.open(serving=True)
+        assert await backend.store.begin(1).get(KEY) in (None, "value")
+        await put(backend, "value")
+        await backend.close()
+        with server.client() as client:
+            assert client.hget(f"{prefix}meta", "format") == b"1"
+            client.hdel(f"{prefix}meta", *NEWER)
+
+
+@pytest.mark.parametrize("serving", [True, False])
+async def test_a_store_of_a_newer_format_is_refused_and_left_alone(
+    server: RedisServer, prefix: str, serving: bool
+) -> None:
+    backend = make(server, prefix)
+    await backend.open(serving=True)
+    await put(backend, "value")
+    await backend.close()
+    with server.client() as client:
+        client.hset(f"{prefix}meta", mapping=NEWER)
+    before = everything(server, prefix)
+    with pytest.raises(ConfigError, match=f"the store {prefix}\\* {REFUSED}"):
+        await make(server, prefix).open(serving=serving)
+    assert everything(server, prefix) == before
+
+
+async def test_a_running_daemon_stores_nothing_once_the_format_is_newer(server: RedisServer, prefix: str) -> None:
+    backend = make(server, prefix)
+    await backend.open(serving=True)
+    await put(backend, "before")
+    with server.client() as client:
+        client.hset(f"{prefix}meta", mapping=NEWER)
+        with pytest.raises(Unavailable):
+            await put(backend, "after")
+        assert backend.problem() == f"the store {prefix}* {REFUSED}"
+        await backend.close()
+        assert b"before" in (client.get(f"{prefix}{KEY}") or b"")
