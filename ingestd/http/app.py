@@ -10,6 +10,7 @@ from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.coroutines import RequestTasks
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import problem
 from ingestd.support.ids import time_uuid
@@ -19,7 +20,6 @@ from .held_back import HeldBack
 from .ingest import Exchange
 from .routes import BASE_PATH
 from .settings import RequestSettings
-from .shared_task import RequestTasks
 
 __all__ = ["BASE_PATH", "Ingest"]
 

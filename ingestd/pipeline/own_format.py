@@ -13,7 +13,6 @@ from ingestd.api.intake import Message, Translation
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.validation.validator import UNREADABLE
 
-from .batch_parser import Batch
 from .responses import problem
 
 __all__ = ["OwnBatches", "OwnEvents", "check_batch"]
@@ -25,9 +24,9 @@ _MOST_PROBLEMS = 64 * 1024
 """Characters of problem documents in the answer to a batch. Behind them a refused event has its status and code."""
 
 
-def check_batch(endpoint: Endpoint, batch: Batch) -> None:
+def check_batch(endpoint: Endpoint, envelope: Mapping[str, msgspec.Raw]) -> None:
     """Raises `BadRequest` for a signed body that could be a single event, too. Its sender meant one of the two."""
-    if _SINGLE_ONLY in batch.envelope and not endpoint.is_public:
+    if _SINGLE_ONLY in envelope and not endpoint.is_public:
         raise BadRequest.of_member(f"/{_SINGLE_ONLY}", "not in a signed batch outside its events", "purpose")
 
 

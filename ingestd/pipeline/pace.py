@@ -116,7 +116,10 @@ _ALONE = Pace()
 
 
 class Steps:
-    """The steps of one piece of long work on the event loop. It begins with the first step."""
+    """The steps of one piece of long work on the event loop. It begins with the first step.
+
+    A context manager, which ends the piece.
+    """
 
     __slots__ = ("_pace", "_release", "_since", "share")
 
@@ -140,6 +143,12 @@ class Steps:
         pace = self._pace
         await asyncio.sleep(_REST * (pace.clock() - self._since) if pace.is_beside_singles() else 0)
         self._since = pace.clock()
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """End the piece of work, if it has not ended yet."""

@@ -1,4 +1,4 @@
-"""The room for what waits in the daemon, and the turns in which its senders get it.
+"""The room for work that waits in the daemon, and the turns in which its senders get it.
 
 Single events are counted by their number, batches and large events by their bytes. Each partition has a `Backpressure`.
 """
@@ -17,7 +17,10 @@ from ingestd.support.addresses import network_of
 
 from .pace import Pace, Steps
 
-__all__ = ["Backpressure", "NoRoom", "Place", "Room", "Sender", "Turns"]
+__all__ = ["SMALL", "Backpressure", "NoRoom", "Place", "Room", "Sender", "Turns", "is_long"]
+
+SMALL = 8 << 10
+"""Bytes of a body that takes no longer than a usual event."""
 
 _EVENT = 64  # bytes that the daemon keeps for each event of a waiting batch, besides the body
 
@@ -30,6 +33,11 @@ Sender = tuple[Hashable, Hashable]
 """The key and the address of a sender. None stands for an unknown key, and for an address of many callers."""
 
 _Waiter = tuple[int, "asyncio.Future[None]"]
+
+
+def is_long(request: Request) -> bool:
+    """Whether the body takes more than a moment to decode and parse, as far as one can tell before."""
+    return request.size > SMALL or request.headers.get("Content-Encoding") is not None
 
 
 class Turns:
@@ -200,19 +208,28 @@ class Room:
 
 
 class Place:
-    """The place of one batch or large event in the room, from its arrival until it is durable."""
+    """The place of one batch or large event in the room, from its arrival until it is durable. A context manager."""
 
-    __slots__ = ("_address", "_events", "_parts", "_room", "_size", "sender")
+    __slots__ = ("_address", "_backpressure", "_events", "_index_of", "_parts", "_request", "_room", "_size", "sender")
 
-    def __init__(self, room: Room, request: Request) -> None:
-        self._room = room
+    def __init__(
+        self,
+        backpressure: Backpressure,
+        request: Request,
+        index_of: Callable[[Principal | None], int] = lambda principal: 0,
+    ) -> None:
+        """`index_of` returns the index of a sender's partition. `backpressure` is that of any partition."""
+        self._backpressure = backpressure
+        self._room = backpressure.room
+        self._request = request
+        self._index_of = index_of
         self._address = network_of(request.peer) if request.peer else None
         self._size = self._events = 0
         self._parts: tuple[Hashable, ...] = ()
         self.sender: Sender = (None, self._address)
-        room.batches += 1
+        self._room.batches += 1
 
-    def take(self, size: int, principal: Principal | None = None, *, events: int = 0, partition: int = 0) -> None:
+    def take(self, size: int, principal: Principal | None = None, *, events: int = 0) -> None:
         """Take so many bytes of the room, instead of the bytes that it has now. Raises `NoRoom`; then it has none.
 
         `principal` is None as long as the sender is unknown. `events` is the number of events, once it is known.
@@ -224,10 +241,20 @@ class Place:
         size += events * _EVENT
         address = None if is_signed or self._address is None else ("address", self._address)
         kind = "signed" if is_signed else "public"
-        parts = (("key", key), address, kind, (kind, partition))
+        parts = (("key", key), address, kind, (kind, self._index_of(principal)))
         self._room.take(size, *parts)
         self._size, self._events, self._parts = size, events, parts
         self._room.events += events
+
+    @contextlib.asynccontextmanager
+    async def reading(self, principal: Principal | None = None) -> AsyncIterator[Steps]:
+        """Wait until the body may be decoded and split. Raises `NoRoom`."""
+        self.take(self._request.size, principal)
+        if not is_long(self._request):
+            yield Steps()
+            return
+        with await self._backpressure.begin_piece(self.sender) as steps:
+            yield steps
 
     def __enter__(self) -> Place:
         return self

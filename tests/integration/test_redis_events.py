@@ -24,7 +24,7 @@ from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.pipeline import pace
-from ingestd.pipeline.processor import Processor, Result
+from ingestd.pipeline.processor import Processor, Result, Storing
 from ingestd.pipeline.resolver import Resolved
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
@@ -75,9 +75,9 @@ class Daemon:
 
     async def process(self, events: Sequence[Event]) -> list[Result]:
         """The results of a request, once they are durable."""
-        ended: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        await self._processor.process(events, ended.set_result)
-        return await ended
+        storing = Storing()
+        await storing.process(self._processor, list(events))
+        return await storing.results
 
     async def store(self, event: Event) -> Resolved:
         (result,) = await self.process([event])
