@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from http.client import responses
 
@@ -16,12 +18,46 @@ from ingestd.pipeline.responses import problem
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
-from .held_back import HeldBack
 from .ingest import Exchange
 from .routes import BASE_PATH
 from .settings import RequestSettings
 
-__all__ = ["BASE_PATH", "Ingest"]
+__all__ = ["BASE_PATH", "HeldBack", "Ingest"]
+
+_HELD_BACK = 1.0  # seconds
+_MOST_HELD_BACK = 1024  # answers, each with the headers of its request, even if the client has left
+
+
+class HeldBack:
+    """Answers that are sent a second late: their senders would send the next costly request at once.
+
+    Beyond 1,024 answers, the oldest one is sent early.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[asyncio.TimerHandle, Callable[[], None]]] = deque()
+        self._over = False
+
+    def add(self, send: Callable[[], None]) -> None:
+        """Call `send` a second later, or as soon as `send_all` is called."""
+        loop = asyncio.get_running_loop()
+        if self._over:
+            loop.call_soon(send)
+            return
+        self._waiting.append((loop.call_later(_HELD_BACK, self._send_oldest), send))
+        if len(self._waiting) > _MOST_HELD_BACK:
+            self._send_oldest()
+
+    def send_all(self) -> None:
+        """Hold no answer back any longer: the daemon is shutting down."""
+        self._over = True
+        while self._waiting:
+            self._send_oldest()
+
+    def _send_oldest(self) -> None:
+        timer, send = self._waiting.popleft()
+        timer.cancel()
+        asyncio.get_running_loop().call_soon(send)
 
 
 class Ingest:

@@ -56,6 +56,6 @@ def _still_waiting(queue: deque[tuple[Client, float]] | None) -> Client | None:
     """The first connection that is open and still waits as it did when it was sorted."""
     while queue:
         client, since = queue.popleft()
-        if client.is_open and client.since == since and client.phase != "answer":
+        if client.since == since and client.phase not in {"answer", "closed"}:
             return client
     return None

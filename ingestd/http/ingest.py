@@ -145,7 +145,7 @@ class Exchange:
 
     def _cut_off(self) -> None:
         if not self._answered:
-            self._closing = self._client.lingers = True
+            self._closing = True
             self._answer_without_pipeline()
 
     # Answers

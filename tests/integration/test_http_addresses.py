@@ -199,7 +199,7 @@ class Silent(Client):
         self.close()
 
     def close(self) -> None:
-        self.connections.closed(self)
+        self.connections.move(self, "closed")
 
     def stop_reading(self) -> None:
         raise AssertionError
@@ -228,12 +228,12 @@ async def close_one_after_the_other(crowd: list[tuple[str | None, Phase, int]]) 
     evictable = Evictable(clients, 5)
     while (next_one := evictable.next()) is not None:
         assert isinstance(next_one, Silent)
-        waiting = [each for each in clients if each.is_open and each.phase != "answer" and each.since <= 5]
+        waiting = [each for each in clients if each.phase not in {"answer", "closed"} and each.since <= 5]
 
         def rank(client: Client) -> tuple[int, bool, float]:
-            count = sum(each.is_open and each.origin == client.origin for each in clients)
+            count = sum(each.phase != "closed" and each.origin == client.origin for each in clients)
             return -(count if client.origin is not None else 1), client.phase in {"headers", "body"}, client.since
 
         assert rank(next_one) == min(map(rank, waiting))
         next_one.close()
-    assert not [each for each in clients if each.is_open and each.phase != "answer" and each.since <= 5]
+    assert not [each for each in clients if each.phase not in {"answer", "closed"} and each.since <= 5]
