@@ -21,12 +21,10 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
-from ingestd.http.allowed_hosts import OwnHosts
-from ingestd.http.app import Ingest
+from ingestd.http.app import SERVERS, Ingest, IngestListener
 from ingestd.http.connection_limits import Connections
-from ingestd.http.listeners import SERVERS, IngestListener
 from ingestd.http.operators import Operators, OperatorsPart, Shown
-from ingestd.http.ops import make_ops_app
+from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor

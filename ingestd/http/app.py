@@ -1,12 +1,13 @@
-"""The public listener: its paths, and the objects that its requests share."""
+"""The public listener: the two HTTP servers for it, and the objects that its requests share."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from http.client import responses
+from typing import Protocol
 
 from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
@@ -18,11 +19,32 @@ from ingestd.pipeline.responses import problem
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
+from .client_connection import StartRequest, head_of
+from .connection_limits import Connections
 from .ingest import Exchange
 from .routes import BASE_PATH
+from .server.server import FastServer
 from .settings import RequestSettings
+from .tornado_server import IngestServer
 
-__all__ = ["BASE_PATH", "HeldBack", "Ingest"]
+__all__ = ["BASE_PATH", "SERVERS", "HeldBack", "Ingest", "IngestListener"]
+
+
+class IngestListener(Protocol):
+    """The interface of a server for the daemon. Callers need not know which one answers."""
+
+    def adopt(self, options: HttpOptions) -> None: ...
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None: ...
+    def accept_queued(self) -> None: ...
+    def stop(self) -> None: ...
+    async def close_all_connections(self) -> None: ...
+
+
+SERVERS: Mapping[str, Callable[[StartRequest, HttpOptions, Connections], IngestListener]] = {
+    "fast": FastServer,
+    "tornado": IngestServer,
+}
+"""The servers that `[http] server` chooses from."""
 
 _HELD_BACK = 1.0  # seconds
 _MOST_HELD_BACK = 1024  # answers, each with the headers of its request, even if the client has left
@@ -103,6 +125,4 @@ class Ingest:
         ]
         if answer.retry_after is not None:
             headers.append(("Retry-After", str(answer.retry_after)))
-        start = f"HTTP/1.1 {answer.status} {responses[answer.status]}"
-        lines = [start, *(f"{name}: {value}" for name, value in headers)]
-        return "\r\n".join([*lines, "", ""]).encode() + answer.body
+        return head_of(answer.status, headers) + answer.body

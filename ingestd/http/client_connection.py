@@ -6,10 +6,12 @@ reports what has arrived.
 
 from __future__ import annotations
 
+import re
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from http.client import responses
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
@@ -20,7 +22,9 @@ from ingestd.api.outcomes import Refusal
 if TYPE_CHECKING:
     from .connection_limits import Admitted, Connections
 
-__all__ = ["Client", "Phase", "RequestReader", "StartRequest", "accept_queued", "malformed"]
+__all__ = ["Client", "Phase", "RequestReader", "StartRequest", "accept_queued", "head_of", "malformed"]
+
+_LINE_END = re.compile("[\r\n]")
 
 _MOST_QUEUED = 4096
 """More connections than a queue holds. Others arrive while it is emptied, and a flood must not keep the loop going."""
@@ -153,6 +157,15 @@ def accept_queued(sock: socket.socket, accepted: Callable[[socket.socket, Any], 
         except OSError:  # the queue is empty, or no descriptors are left to serve a client
             return
         accepted(connection, address)
+
+
+def head_of(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The head of an answer. Raises `ValueError` for a line's end within a header."""
+    lines = [f"HTTP/1.1 {status} {responses[status]}", *(f"{name}: {value}" for name, value in headers)]
+    for line in lines:
+        if _LINE_END.search(line):
+            raise ValueError(f"a line's end within a header: {line!r}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def malformed() -> BadRequest:

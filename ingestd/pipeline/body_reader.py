@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -14,11 +14,11 @@ from ingestd.api.intake import Intake, Translation
 from ingestd.support.json_text import decode_json
 from ingestd.validation.validator import UNREADABLE, check_depth, unreadable
 
-from .batch_parser import BatchParser
+from .batch_parser import Batch, BatchParser
 from .own_format import OwnBatches, check_batch
 from .room import Place
 
-__all__ = ["BatchReader", "IntakeReader", "Messages"]
+__all__ = ["BatchReader", "IntakeReader"]
 
 _MAX_ON_LOOP = 64 * 1024  # bytes of a body that is unpacked on the event loop
 _MAX_SEARCHED = 512 * 1024  # bytes of a batch in which a credential is found
@@ -32,13 +32,6 @@ _GROWTH = 4
 _SMALL_ENVELOPE = 2 * 1024
 
 
-class Messages(NamedTuple):
-    """What a body has. `messages` is None if the body is one message."""
-
-    messages: Sequence[Raw] | None
-    envelope: Mapping[str, Any]
-
-
 class BatchReader:
     """Reads the batches of the daemon's own endpoints."""
 
@@ -48,16 +41,17 @@ class BatchReader:
     async def find_credential(self, request: Request, place: Place) -> None:
         """The headers have it."""
 
-    async def read(self, request: Request, place: Place, principal: Principal) -> Messages:
+    async def read(self, request: Request, place: Place, principal: Principal) -> Batch:
         """Split the body into its messages. Raises `BadRequest` for a body of another form, and `NoRoom`."""
         async with place.reading(principal) as steps:
             batch = await self._parser.parse(request.body, steps)
         check_batch(request.endpoint, batch.envelope)
         request.events = len(batch.events)
         place.take(len(request.body), principal, events=request.events)
-        return Messages(batch.events, batch.envelope)
+        return batch
 
-    def translation(self, request: Request, principal: Principal, read: Messages) -> Translation:
+    def translation(self, request: Request, principal: Principal, read: Batch | None) -> Translation:
+        assert read is not None
         return OwnBatches(request.endpoint, request.received_at, read.envelope)
 
 
@@ -127,21 +121,21 @@ class IntakeReader:
         }
         return self._intake.credential(request, found) if found else None
 
-    async def read(self, request: Request, place: Place, principal: Principal) -> Messages:
-        """Split the body into its messages.
+    async def read(self, request: Request, place: Place, principal: Principal) -> Batch | None:
+        """Split the body into its messages; None for a single message.
 
         Raises `BadRequest` for a body of another form, `NoRoom`, and `TooLarge` if copies of the envelope make it too
         large.
         """
         if self._parser is None:
-            return Messages(None, {})
+            return None
         async with place.reading(principal) as steps:
             batch = await self._parser.parse(request.body, steps)
         envelope = {name: _value(name, bytes(raw)) for name, raw in batch.envelope.items()}
         self._check_copies(envelope, len(batch.events), len(request.body))
         request.events = max(1, len(batch.events))  # an empty batch is a request, too
         place.take(len(request.body), principal, events=request.events)
-        return Messages(batch.events, envelope)
+        return Batch(batch.events, envelope)
 
     def _check_copies(self, envelope: Mapping[str, Any], messages: int, size: int) -> None:
         """A batch counts as if each message had the members of the envelope itself."""
@@ -157,8 +151,8 @@ class IntakeReader:
                 f" {whole} bytes, and {most} are accepted."
             )
 
-    def translation(self, request: Request, principal: Principal, read: Messages) -> Translation:
-        return self._intake.begin(request, principal, read.envelope, self._keys)
+    def translation(self, request: Request, principal: Principal, read: Batch | None) -> Translation:
+        return self._intake.begin(request, principal, {} if read is None else read.envelope, self._keys)
 
 
 def _value(name: str, text: bytes) -> Any:

@@ -13,7 +13,7 @@ from ingestd.api.events import Event
 from .coroutines import EarlyTask, Work, begin
 from .pace import Steps
 
-__all__ = ["handle_in_order", "ordering_keys"]
+__all__ = ["EventOrder", "ordering_keys"]
 
 
 def ordering_keys(event: Event) -> list[Hashable]:
@@ -30,17 +30,12 @@ Handle = Callable[[int, Event], Work]
 """Handles an event. The number counts the events that are handled, from 0. It must not raise."""
 
 
-def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Work:
-    """Handle each event; None stands for an event that needs no handling.
+class EventOrder:
+    """Handles the events of a request in order. None stands for an event that needs no handling.
 
     The next event is taken from the iterable when all earlier ones have ended or wait. So an event can be parsed,
     handled and freed while its objects are in the processor's cache.
     """
-    return _Order(events, handle).run()
-
-
-class _Order:
-    """A class, because a recursive closure would be a cycle of references that keeps the events in memory."""
 
     __slots__ = ("_ends", "_handle", "_number", "_rest", "_steps", "_tasks")
 

@@ -6,12 +6,12 @@ valid data (400); then preparation, user, session, identity, enrichment, filters
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
 from ingestd.api.errors import Forbidden, Refused, Unauthorized, Unavailable
-from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
@@ -19,11 +19,12 @@ from ingestd.observability.logs import current_request
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
-from .body_reader import BatchReader, IntakeReader, Messages
+from .batch_parser import Batch
+from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
 from .outcomes import Outcomes
 from .own_format import OwnEvents
-from .processor import Processor, Processors, Result, Storing
+from .processor import Processors, Result, Storing
 from .request_events import Parts, RequestEvents
 from .responses import Answer
 from .room import SMALL, Place, is_long
@@ -31,7 +32,6 @@ from .room import SMALL, Place, is_long
 __all__ = ["Pipeline"]
 
 _LOSS_RETRY = 10  # seconds: an operator is needed
-_ONE = Messages(None, {})
 
 
 class Pipeline:
@@ -114,8 +114,8 @@ class Pipeline:
 
     # The sender
 
-    async def _admit(self, request: Request, place: Place | None = None) -> tuple[Principal, Messages]:
-        """The sender of a request, and the messages of a batch. Raises `Refused`.
+    async def _admit(self, request: Request, place: Place | None = None) -> tuple[Principal, Batch | None]:
+        """The sender of a request, and its batch if it is one. Raises `Refused`.
 
         The order of refusals is: by a `screen` hook, `Unavailable`, by an `admit` hook, 401, 403, of the body. A body
         with several messages is read for a sender with permission before the `admit` hooks, because a rate counts its
@@ -123,7 +123,7 @@ class Pipeline:
         """
         await self._hooks.screen(request)
         reader = self._reader(request)
-        principal, refused, messages = None, None, _ONE
+        principal, refused, batch = None, None, None
         try:
             if reader is not None:
                 assert place is not None
@@ -132,7 +132,7 @@ class Pipeline:
             if principal is None or not request.endpoint.is_public:
                 self._check(request, principal)
             if reader is not None and place is not None and principal is not None:
-                messages = await reader.read(request, place, principal)
+                batch = await reader.read(request, place, principal)
         except Unavailable:
             raise  # the sender is not known now, so this counts against none
         except Refused as error:
@@ -144,7 +144,7 @@ class Pipeline:
             finally:
                 del refused  # breaks the cycle of error, traceback and frame
         assert principal is not None
-        return principal, messages
+        return principal, batch
 
     def _reader(self, request: Request) -> BatchReader | IntakeReader | None:
         """Reads a body that may have several messages; None for a single event."""
@@ -177,14 +177,16 @@ class Pipeline:
     async def _open(self, events: RequestEvents, place: Place) -> Sequence[Raw | bytes] | None:
         """Admit a request. Returns the bodies of a batch or large event; None for an event of usual size."""
         request = events.request
-        events.principal, read = await self._admit(request, place)
+        events.principal, batch = await self._admit(request, place)
         reader = self._reader(request)
         if reader is None:
             events.translation = self._own_events[request.endpoint]
         else:
-            events.translation = reader.translation(request, events.principal, read)
-        if read.messages is not None or request.small_body(SMALL) is not None:
-            return read.messages
+            events.translation = reader.translation(request, events.principal, batch)
+        if batch is not None:
+            return batch.events
+        if request.small_body(SMALL) is not None:
+            return None
         async with place.reading(events.principal):
             body = request.body
         place.take(len(body), events.principal, events=1)
@@ -192,35 +194,20 @@ class Pipeline:
 
     async def _handle_long(self, events: RequestEvents, bodies: Sequence[Raw | bytes], place: Place) -> None:
         """Process the events of a batch, or a large event."""
-        pace = self.pace
         stored: list[Result] = []
         processor = self._processors.of(events.principal)
-        parts = Parts(events, bodies, self._max_body, pace)
-        pace.want(len(bodies))
+        backpressure = processor.backpressure
+        parts = Parts(events, bodies, self._max_body, backpressure)
+        self.pace.want(len(bodies))
         try:
-            is_first = True
-            while is_first or parts.left:
-                async with processor.backpressure.turn(parts.next_weight(), place.sender):
-                    with await processor.backpressure.begin_piece(place.sender) as steps:
+            while parts.left:
+                async with backpressure.turn(parts.next_weight(), place.sender):
+                    with await backpressure.begin_piece(place.sender) as steps:
                         if processor.store.may_conflict:
                             steps.share = 0.5  # about a half is done when the state has been loaded
-                        storing, coming = Storing(), parts.read(steps)
-                        await storing.process(processor, _check_first(processor, coming) if is_first else coming)
+                        storing = Storing()
+                        await storing.process(processor, parts.read(steps))
                         stored += await storing.results
-                is_first = False
         finally:
-            pace.want(-len(bodies))
+            self.pace.want(-len(bodies))
         events.end(stored)
-
-
-def _check_first(processor: Processor, events: Iterable[Event | None]) -> Iterator[Event | None]:
-    """The events. Raises `Unavailable` before the first one if no more are stored."""
-    events = iter(events)
-    for event in events:
-        if event is not None:
-            processor.backpressure.check()
-            yield event
-            del event  # before the next one is made
-            yield from events
-            return
-        yield None

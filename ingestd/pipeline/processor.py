@@ -24,7 +24,7 @@ from ingestd.hooks.caller import Hooks
 from ingestd.storage.placements import Placements
 
 from .coroutines import Work
-from .event_order import handle_in_order
+from .event_order import EventOrder
 from .resolver import Resolved, Resolver, repeated
 from .room import Backpressure
 
@@ -133,7 +133,7 @@ class Processing:
         if isinstance(events, tuple):  # one event has no order
             await self._attempt(0, events[0])
         else:
-            await handle_in_order(events, self._attempt)
+            await EventOrder(events, self._attempt).run()
         await self._append()
 
     def end(self, results: list[Result]) -> None:
@@ -211,7 +211,7 @@ class Processing:
         try:
             if not self._attempts_left:
                 raise Unavailable("The stored data keeps changing. Send the request again.")
-            await handle_in_order((_thaw(attempt.parsed) for attempt in attempts), attempt_again)
+            await EventOrder((_thaw(attempt.parsed) for attempt in attempts), attempt_again).run()
             await self._append()
         except Exception as error:  # noqa: BLE001 - it is the result of these events
             for attempt in attempts:

@@ -20,7 +20,7 @@ from ingestd.validation.validator import parse_body
 
 from .event_parser import EventParser
 from .outcomes import Outcomes
-from .pace import FEW, Pace, Steps
+from .pace import FEW, Steps
 from .processor import Processing, Result
 from .resolver import Resolved
 from .responses import Answer, problem
@@ -171,13 +171,16 @@ class Parts:
     A part has about a megabyte of events at most. Beside single events, it has as many as one step handles.
     """
 
-    def __init__(self, events: RequestEvents, bodies: Sequence[msgspec.Raw | bytes], max_size: int, pace: Pace) -> None:
-        """`max_size` bounds each event."""
+    def __init__(
+        self, events: RequestEvents, bodies: Sequence[msgspec.Raw | bytes], max_size: int, backpressure: Backpressure
+    ) -> None:
+        """`max_size` bounds each event. `backpressure` is that of the events' partition."""
         self._events = events
         self._bodies = bodies
         self._ids = next_uuids(events.request.id)
         self._max_size = max_size
-        self._pace = pace
+        self._backpressure = backpressure
+        self._checked = False
         self._at = self._end = 0
 
     @property
@@ -187,7 +190,7 @@ class Parts:
 
     def next_weight(self) -> int:
         """Choose the events of the next part. Returns their number, or more if they are large."""
-        most = FEW if self._pace.is_beside_singles() else len(self._bodies)
+        most = FEW if self._backpressure.pace.is_beside_singles() else len(self._bodies)
         size, end = 0, self._at
         for body in self._bodies[self._at : self._at + most]:
             length = len(memoryview(body))
@@ -199,11 +202,19 @@ class Parts:
         return max(end - self._at, size // _USUAL_SIZE)
 
     def read(self, steps: Steps) -> Iterator[Event | None]:
-        """The events of the next part, each read when the caller asks for it. Ends the steps with the last one."""
+        """The events of the next part, each read when the caller asks for it. Ends the steps with the last one.
+
+        Raises `Unavailable` before the first event of all if no more are stored.
+        """
         while self._at < self._end:
             body, record_id = self._bodies[self._at], next(self._ids)
             self._at += 1
-            yield self._events.read(bytes(body), record_id, max_size=self._max_size)
-            if steps.is_over() and self._pace.is_beside_singles():
+            event = self._events.read(bytes(body), record_id, max_size=self._max_size)
+            if event is not None and not self._checked:
+                self._backpressure.check()
+                self._checked = True
+            yield event
+            del event  # before the next one is made
+            if steps.is_over() and self._backpressure.pace.is_beside_singles():
                 break
         steps.end()

@@ -19,8 +19,7 @@ from ingestd.api.options import Network
 from ingestd.config import HttpOptions
 from ingestd.http.client_address import Peers
 from ingestd.http.client_connection import Client, Phase
-from ingestd.http.connection_limits import Admitted, Connections
-from ingestd.http.eviction import Evictable
+from ingestd.http.connection_limits import Admitted, Connections, Evictable
 from ingestd.observability.metrics import Metrics
 from tests.integration.test_http_limits import HEAD, WHOLE, assert_refused, refusals, until
 from tests.integration.test_http_limits import Client as Caller

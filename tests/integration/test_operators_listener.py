@@ -18,9 +18,8 @@ from ingestd.api.events import Endpoint
 from ingestd.api.options import Address, HostName
 from ingestd.api.outcomes import Outcome
 from ingestd.config import OpsOptions
-from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.operators import OpsRoute
-from ingestd.http.ops import make_ops_app
+from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.plugins.console import page_routes as page_handlers

@@ -19,9 +19,8 @@ from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.hooks.caller import Hooks, register_all
-from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.app import BASE_PATH, SERVERS, Ingest
 from ingestd.http.connection_limits import Connections
-from ingestd.http.listeners import SERVERS
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes

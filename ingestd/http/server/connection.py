@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from http.client import responses
 from typing import TYPE_CHECKING, cast
 
 from tornado.httputil import HTTPHeaders, HTTPInputError
@@ -13,7 +11,7 @@ from tornado.httputil import HTTPHeaders, HTTPInputError
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 from ingestd.http.body import MOST_BODY
-from ingestd.http.client_connection import Client, RequestReader, malformed
+from ingestd.http.client_connection import Client, RequestReader, head_of, malformed
 
 from .body import Body, ChunkedBody, FixedBody
 from .head_parser import (
@@ -39,7 +37,6 @@ log = logging.getLogger("ingestd.http")
 
 _MOST_HELD = 65536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LINE_END = re.compile("[\r\n]")
 
 
 class FastConnection(asyncio.BufferedProtocol, Client):
@@ -241,11 +238,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 headers["Connection"] = "Keep-Alive"
         elif self._last and self._version == "HTTP/1.1":
             headers["Connection"] = "close"
-        lines = [f"HTTP/1.1 {status} {responses[status]}", *(f"{name}: {value}" for name, value in headers.get_all())]
-        for line in lines:
-            if _LINE_END.search(line):
-                raise ValueError(f"a line's end within a header: {line!r}")
-        self.answer("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        self.answer(head_of(status, headers.get_all()) + body)
 
     def answer(self, data: bytes) -> None:
         """Write an answer, and go on to the next request or end the connection."""

@@ -16,12 +16,11 @@ from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Result
 from ingestd.pipeline.request_events import RequestEvents, Sent
 from ingestd.pipeline.resolver import Resolved
-from ingestd.pipeline.responses import problem_body
 from ingestd.support.periodic import TIMING
 
 from ..disclosure import Disclosure
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
-from .rows import ProblemOf, row_of
+from .rows import row_of
 from .stream import Entry, Stream
 from .viewer import Viewer
 
@@ -32,15 +31,11 @@ _UNKNOWN = Sent()
 
 
 class LiveEvents:
-    """Runs in the event loop. `problem` makes the JSON with which an event was refused.
+    """Runs in the event loop. It is the observer of `outcomes` while there is a stream."""
 
-    It is the observer of `outcomes` while there is a stream.
-    """
-
-    def __init__(self, disclosure: Disclosure, outcomes: Outcomes, problem: ProblemOf = problem_body) -> None:
+    def __init__(self, disclosure: Disclosure, outcomes: Outcomes) -> None:
         self.disclosure = disclosure
         self._outcomes = outcomes
-        self._problem = problem
         self._streams: dict[ArrivalFilter, Stream] = {}
         self._viewers: dict[Viewer, Stream] = {}
         self._closed = False
@@ -138,7 +133,7 @@ class LiveEvents:
         return stream
 
     def _row_of(self, number: int, arrival: Arrival) -> bytes:
-        return row_of(number, arrival, self.disclosure, self._problem)
+        return row_of(number, arrival, self.disclosure)
 
     def _drop_unused(self, wanted: ArrivalFilter, stream: Stream, left: int) -> None:
         """Drop a stream if it has no viewer, and had none since so many have left it."""
