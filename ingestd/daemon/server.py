@@ -160,7 +160,7 @@ class Server:
             backpressures = _backpressures(config.http, len(self.partitions))
             consumers = PartitionConsumers(
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, forced=stop.forced, give_way=backpressures[0].pace.give_way,
+                died=self._died, forced=stop.forced, give_way=backpressures[0].demand.give_way,
             )  # fmt: skip
             sizes = await self._begin_sizes(consumers)
             await consumers.start()

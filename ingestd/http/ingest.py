@@ -128,7 +128,7 @@ class Exchange:
 
     def hold_back(self, send: Callable[[], None]) -> bool:
         """If single events come, free the body and call `send` a second later. Returns whether it will be called."""
-        if self._answered or self._held_back or not self._settings.pipeline.pace.is_beside_singles():
+        if self._answered or self._held_back or not self._settings.pipeline.demand.is_beside_singles():
             return False
         self._body.drop()
         self._held_back = True
@@ -163,7 +163,7 @@ class Exchange:
     def _give(self, answer: Answer) -> None:
         self._body.done()
         if answer.status >= 400 and (
-            answer.late or (self._is_long() and self._settings.pipeline.pace.is_beside_singles())
+            answer.late or (self._is_long() and self._settings.pipeline.demand.is_beside_singles())
         ):
             self._ingest.held_back.add(partial(self._write_given, answer))
         else:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from ingestd.api.events import Event
 
 from .coroutines import EarlyTask, Work, begin
-from .pace import Steps
+from .demand import Steps
 
 __all__ = ["EventOrder", "ordering_keys"]
 

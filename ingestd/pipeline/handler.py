@@ -50,7 +50,7 @@ class Pipeline:
         self._hooks = hooks
         self._processors = processors
         backpressure = processors.backpressure
-        self.pace = backpressure.pace
+        self.demand = backpressure.demand
         outcomes.metrics.waiting.set_function(lambda: backpressure.waiting)
         outcomes.metrics.batches.set_function(lambda: backpressure.room.batches)
         stored_form = STORED_FORMS[options.store_address]
@@ -88,7 +88,7 @@ class Pipeline:
     async def _handle_single(self, events: RequestEvents) -> None:
         """Process an event of usual size."""
         request, principal = events.request, events.principal
-        self.pace.single_at = events.started
+        self.demand.single_at = events.started
         processor = self._processors.of(principal)
         backpressure = processor.backpressure
         body = request.body
@@ -198,7 +198,7 @@ class Pipeline:
         processor = self._processors.of(events.principal)
         backpressure = processor.backpressure
         parts = Parts(events, bodies, self._max_body, backpressure)
-        self.pace.want(len(bodies))
+        self.demand.want(len(bodies))
         try:
             while parts.left:
                 async with backpressure.turn(parts.next_weight(), place.sender):
@@ -209,5 +209,5 @@ class Pipeline:
                         await storing.process(processor, parts.read(steps))
                         stored += await storing.results
         finally:
-            self.pace.want(-len(bodies))
+            self.demand.want(-len(bodies))
         events.end(stored)

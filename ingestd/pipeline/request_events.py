@@ -18,9 +18,9 @@ from ingestd.support.ids import next_uuids
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import parse_body
 
+from .demand import FEW, Steps
 from .event_parser import EventParser
 from .outcomes import Outcomes
-from .pace import FEW, Steps
 from .processor import Processing, Result
 from .resolver import Resolved
 from .responses import Answer, problem
@@ -190,7 +190,7 @@ class Parts:
 
     def next_weight(self) -> int:
         """Choose the events of the next part. Returns their number, or more if they are large."""
-        most = FEW if self._backpressure.pace.is_beside_singles() else len(self._bodies)
+        most = FEW if self._backpressure.demand.is_beside_singles() else len(self._bodies)
         size, end = 0, self._at
         for body in self._bodies[self._at : self._at + most]:
             length = len(memoryview(body))
@@ -215,6 +215,6 @@ class Parts:
                 self._checked = True
             yield event
             del event  # before the next one is made
-            if steps.is_over() and self._backpressure.pace.is_beside_singles():
+            if steps.is_over() and self._backpressure.demand.is_beside_singles():
                 break
         steps.end()
