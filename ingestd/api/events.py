@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -78,6 +78,19 @@ Endpoint.IMPORT = Endpoint("import", is_public=False)
 Endpoint.BUILT_IN = (Endpoint.TRACK, Endpoint.CUSTOMER_EVENTS, Endpoint.IDENTIFY, Endpoint.SERVER_IDENTIFY)
 
 
+class _Body(Protocol):
+    size: int
+    """Bytes as they came."""
+
+    def decode(self, most: int | None = None) -> bytes:
+        """The content. Raises `TooLarge` if it has more than `most` bytes before or after decoding.
+
+        Another thread may call this, so it changes nothing.
+        """
+
+    def free(self, content: bytes) -> None: ...  # only the content is needed now; raises `Unavailable` without memory
+
+
 class Request:
     """One HTTP request to an ingest endpoint, as hooks see it.
 
@@ -95,32 +108,24 @@ class Request:
     """
 
     __slots__ = (
-        "_body", "_credential", "_decode", "_decode_small", "_decoded", "batch", "endpoint", "events", "headers", "id",
-        "intake", "peer", "query", "received_at", "route", "size",
+        "_body", "_content", "_credential", "batch", "endpoint", "events", "headers", "id", "intake", "peer", "query",
+        "received_at", "route", "size",
     )  # fmt: skip
 
     def __init__(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        decode: Callable[[], bytes],
+        body: _Body | bytes,
         *,
         received_at: int,
         peer: str = "",
         id: str | None = None,
         batch: bool = False,
-        decode_small: Callable[[int], bytes] | None = None,
-        decoded: Callable[[bytes], None] | None = None,
         intake: Intake | None = None,
         route: Route | None = None,
         query: str = "",
-        size: int = 0,
     ) -> None:
-        """`decode_small` is `decode` with a bound before and after decoding; a larger body raises `TooLarge`.
-
-        `decoded` is called with the decoded body on the event loop. It raises `Unavailable` if memory for the body is
-        short.
-        """
         self.id = id or time_uuid()
         self.endpoint = endpoint
         self.batch = batch
@@ -128,47 +133,48 @@ class Request:
         self.headers = headers
         self.received_at = received_at
         self.peer = peer
-        self._decode = decode
-        self._decode_small = decode_small
-        self._decoded = decoded
-        self._body: bytes | None = None
+        self._content = body if isinstance(body, bytes) else None
+        self._body = None if isinstance(body, bytes) else body
         self.intake = intake
         self.route = route
         self.query = query
-        self.size = size
+        self.size = len(body) if isinstance(body, bytes) else body.size
         self._credential: str | None = None
 
     @property
     def body(self) -> bytes:
-        return self._take(self._decode()) if self._body is None else self._body
+        return self._take(self._received().decode()) if self._content is None else self._content
 
     async def load_body(self) -> bytes:
         """The body, decoded on another thread. Raises the same errors as reading `body`."""
-        return self._take(await asyncio.to_thread(self._decode)) if self._body is None else self._body
+        return self._take(await asyncio.to_thread(self._received().decode)) if self._content is None else self._content
 
     def small_body(self, most: int) -> bytes | None:
         """The body if it has at most `most` bytes before and after decoding, else None. It never decodes more."""
-        if self._body is None and self._decode_small is not None:
+        if self._content is None:
             try:
-                body = self._decode_small(most)
+                return self._take(self._received().decode(most))
             except TooLarge:
                 return None
-            return self._take(body) if len(body) <= most else None
-        return self.body if len(self.body) <= most else None
+        return self._content if len(self._content) <= most else None
+
+    def _received(self) -> _Body:
+        if self._body is None:
+            raise RuntimeError("the body of a request was read after its events had been parsed")
+        return self._body
 
     def replace_body(self, body: bytes) -> None:
         """Parse and store this body instead, for an `authenticate` that finds another form of the body signed."""
-        self._body = body
+        self._content = body
 
-    def _take(self, body: bytes) -> bytes:
-        if self._decoded is not None:
-            self._decoded(body)
-        self._body = body
-        return body
+    def _take(self, content: bytes) -> bytes:
+        self._received().free(content)
+        self._content = content
+        return content
 
     def drop_body(self) -> None:
         """Release the memory of the body, after its events have been read."""
-        self._body, self._decode, self._decode_small = None, _dropped, None
+        self._content = self._body = None
 
     def use_credential(self, credential: str | None) -> None:
         """Let `bearer` return this credential, for a request of an intake."""
@@ -180,10 +186,6 @@ class Request:
             return self._credential
         scheme, _, credential = self.headers.get("Authorization", "").partition(" ")
         return credential.strip() or None if scheme.lower() == "bearer" else None
-
-
-def _dropped() -> bytes:
-    raise RuntimeError("the body of a request was read after its events had been parsed")
 
 
 @dataclass(frozen=True, slots=True)

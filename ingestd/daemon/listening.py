@@ -21,7 +21,7 @@ from tornado.web import Application
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
-from ingestd.http.listeners import IngestListener
+from ingestd.http.app import IngestListener
 
 __all__ = [
     "EVENTS", "OPERATORS", "answers_events", "bind", "inherited_sockets", "listen", "readiness", "serving_operators",

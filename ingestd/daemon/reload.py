@@ -17,11 +17,10 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.runner import Runner
 from ingestd.delivery import feeders_of
 from ingestd.hooks.caller import HookFailure
-from ingestd.http.allowed_hosts import OwnHosts
-from ingestd.http.app import Ingest
+from ingestd.http.app import Ingest, IngestListener
 from ingestd.http.connection_limits import Connections
-from ingestd.http.listeners import IngestListener
 from ingestd.http.operators import OperatorsPart
+from ingestd.http.ops import OwnHosts
 from ingestd.http.settings import RequestSettings
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics

@@ -21,21 +21,17 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
-from ingestd.http.allowed_hosts import OwnHosts
-from ingestd.http.app import Ingest
+from ingestd.http.app import SERVERS, Ingest, IngestListener
 from ingestd.http.connection_limits import Connections
-from ingestd.http.listeners import SERVERS, IngestListener
 from ingestd.http.operators import Operators, OperatorsPart, Shown
-from ingestd.http.ops import make_ops_app
+from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.room import Backpressure
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
@@ -88,7 +84,6 @@ class Server:
         self.store = self._backends.store
         self.partitions = self._backends.partitions
         self.unusable_ids = UnusableIds(config.ids.unusable)
-        self._unusable_id_reports = UnusableIdReports(self._metrics.unusable_id)
         self._losses = [
             LossRecovery(each.store, partial(self._recover, each), partition=each.name, partitions=len(self.partitions))
             for each in self.partitions
@@ -98,7 +93,7 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
         self._lines = RecentLines()
-        self._outcomes = Outcomes(self._metrics, Observation())
+        self._outcomes = Outcomes(self._metrics)
         self._operators: list[OperatorsPart] = []
         self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
 
@@ -165,7 +160,7 @@ class Server:
             backpressures = _backpressures(config.http, len(self.partitions))
             consumers = PartitionConsumers(
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
-                died=self._died, forced=stop.forced, give_way=backpressures[0].pace.give_way,
+                died=self._died, forced=stop.forced, give_way=backpressures[0].demand.give_way,
             )  # fmt: skip
             sizes = await self._begin_sizes(consumers)
             await consumers.start()
@@ -255,8 +250,7 @@ class Server:
         processors = Processors(hooks, self.store, self.partitions, backpressures, self._backends.placements)
         return Pipeline(
             hooks, generation.validator, processors, self._outcomes, generation.config.http,
-            unusable_ids=self.unusable_ids, unusable_id=self._unusable_id_reports.report,
-            intakes=generation.plugins.intakes,
+            unusable_ids=self.unusable_ids, intakes=generation.plugins.intakes,
         )  # fmt: skip
 
     def _adopt(self, generation: Generation) -> None:
@@ -285,7 +279,7 @@ class Server:
             self._operators, self._generation.config, self._generation.validator, self._run_state.config,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
             self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
-            self.unusable_ids, self._outcomes.observation, self.watch,
+            self.unusable_ids, self._outcomes, self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:

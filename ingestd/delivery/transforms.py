@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from time import perf_counter
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +12,7 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.transform import Transform
+from ingestd.support.pace import Pace
 
 from .options import FilterOptions
 
@@ -99,11 +98,10 @@ class RecordTransform:
         records: list[Record] = []
         left_out: set[int] = set()
         reasons: dict[int, str] = {}
-        until = perf_counter() + _SLICE
+        pace = Pace(_SLICE)
         for index, record in enumerate(batch):
-            if perf_counter() > until:
-                await asyncio.sleep(0)
-                until = perf_counter() + _SLICE
+            if pace.is_over():
+                await pace.pause()
             try:
                 body = self._new_body(record)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the record is at fault

@@ -1,27 +1,85 @@
-"""The public listener: its paths, and the objects that its requests share."""
+"""The public listener: the two HTTP servers for it, and the objects that its requests share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from http.client import responses
+from typing import Protocol
 
 from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.coroutines import RequestTasks
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.responses import problem
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
-from .held_back import HeldBack
+from .client_connection import StartRequest, head_of
+from .connection_limits import Connections
 from .ingest import Exchange
 from .routes import BASE_PATH
+from .server.server import FastServer
 from .settings import RequestSettings
-from .shared_task import RequestTasks
+from .tornado_server import IngestServer
 
-__all__ = ["BASE_PATH", "Ingest"]
+__all__ = ["BASE_PATH", "SERVERS", "HeldBack", "Ingest", "IngestListener"]
+
+
+class IngestListener(Protocol):
+    """The interface of a server for the daemon. Callers need not know which one answers."""
+
+    def adopt(self, options: HttpOptions) -> None: ...
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None: ...
+    def accept_queued(self) -> None: ...
+    def stop(self) -> None: ...
+    async def close_all_connections(self) -> None: ...
+
+
+SERVERS: Mapping[str, Callable[[StartRequest, HttpOptions, Connections], IngestListener]] = {
+    "fast": FastServer,
+    "tornado": IngestServer,
+}
+"""The servers that `[http] server` chooses from."""
+
+_HELD_BACK = 1.0  # seconds
+_MOST_HELD_BACK = 1024  # answers, each with the headers of its request, even if the client has left
+
+
+class HeldBack:
+    """Answers that are sent a second late: their senders would send the next costly request at once.
+
+    Beyond 1,024 answers, the oldest one is sent early.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[asyncio.TimerHandle, Callable[[], None]]] = deque()
+        self._over = False
+
+    def add(self, send: Callable[[], None]) -> None:
+        """Call `send` a second later, or as soon as `send_all` is called."""
+        loop = asyncio.get_running_loop()
+        if self._over:
+            loop.call_soon(send)
+            return
+        self._waiting.append((loop.call_later(_HELD_BACK, self._send_oldest), send))
+        if len(self._waiting) > _MOST_HELD_BACK:
+            self._send_oldest()
+
+    def send_all(self) -> None:
+        """Hold no answer back any longer: the daemon is shutting down."""
+        self._over = True
+        while self._waiting:
+            self._send_oldest()
+
+    def _send_oldest(self) -> None:
+        timer, send = self._waiting.popleft()
+        timer.cancel()
+        asyncio.get_running_loop().call_soon(send)
 
 
 class Ingest:
@@ -67,6 +125,4 @@ class Ingest:
         ]
         if answer.retry_after is not None:
             headers.append(("Retry-After", str(answer.retry_after)))
-        start = f"HTTP/1.1 {answer.status} {responses[answer.status]}"
-        lines = [start, *(f"{name}: {value}" for name, value in headers)]
-        return "\r\n".join([*lines, "", ""]).encode() + answer.body
+        return head_of(answer.status, headers) + answer.body

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from ingestd.support.addresses import network_of
 
-__all__ = ["Peers"]
+__all__ = ["UNIX_PEER", "Peers"]
 
-_NO_ADDRESS = "0.0.0.0"  # noqa: S104 - nothing is bound to it: Tornado's value for the peer of a Unix socket
+UNIX_PEER = "0.0.0.0"  # noqa: S104 - nothing is bound to it
+"""Stands for the address of a Unix socket's peer, which has none."""
 _REMEMBERED = 4096
 _LONGEST = 64  # characters; a longer entry is no address
 _MOST_HOPS = 32
@@ -41,9 +42,9 @@ class Peers:
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
         """The client's address without its zone, an IPv4-mapped one as IPv4; empty if there is none.
 
-        `peer` is the connection's address in Tornado's form.
+        `peer` is the connection's address, or `UNIX_PEER`.
         """
-        hop = self._hop(peer) if peer != _NO_ADDRESS else None
+        hop = self._hop(peer) if peer != UNIX_PEER else None
         if hop is None:
             return ""
         if hop.trusted:
@@ -62,7 +63,7 @@ class Peers:
 
         None for a trusted proxy and a Unix socket, since these stand for many callers.
         """
-        hop = self._hop(peer) if peer != _NO_ADDRESS else None
+        hop = self._hop(peer) if peer != UNIX_PEER else None
         return None if hop is None or hop.trusted else network_of(hop.address)
 
     def _read(self, entry: str) -> _Hop | None:

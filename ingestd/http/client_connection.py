@@ -6,10 +6,13 @@ reports what has arrived.
 
 from __future__ import annotations
 
+import re
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from http.client import responses
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
@@ -19,14 +22,20 @@ from ingestd.api.outcomes import Refusal
 if TYPE_CHECKING:
     from .connection_limits import Admitted, Connections
 
-__all__ = ["Client", "Phase", "RequestReader", "StartRequest", "malformed"]
+__all__ = ["Client", "Phase", "RequestReader", "StartRequest", "accept_queued", "head_of", "malformed"]
+
+_LINE_END = re.compile("[\r\n]")
+
+_MOST_QUEUED = 4096
+"""More connections than a queue holds. Others arrive while it is emptied, and a flood must not keep the loop going."""
 
 
-Phase = Literal["request", "headers", "body", "answer", "end"]
+Phase = Literal["request", "headers", "body", "answer", "answered", "end", "closed"]
 """The phases of a connection: it waits for the first byte of a request, the rest of its headers, its body, its answer.
 
-In "end" the connection takes no further request. `Connections.move` alone changes it. (Comparing strings takes half as
-long as looking up a member of an enumeration.)
+In "answered" the next request must wait until the client has taken the answer, or for a turn of the event loop. In
+"end" the connection takes no further request, and closes when the client has taken the last answer. `Connections.move`
+alone changes the phase. (Comparing strings takes half as long as looking up a member of an enumeration.)
 """
 
 
@@ -40,8 +49,6 @@ class Client(ABC):
     def __init__(self, connections: Connections, admitted: Admitted) -> None:
         self.connections = connections
         self.address, self.origin = admitted
-        self.is_open = True
-        """Whether `Connections` counts it."""
         self.phase: Phase = "request"
         self.since = connections.now
         """The loop's time when the phase began, to a quarter of a second."""
@@ -49,15 +56,13 @@ class Client(ABC):
         """Bytes in memory: of an incomplete request, of requests behind it, of unread answers."""
         self.unread = 0
         """Bytes of answers that the client has not taken."""
-        self.lingers = False
-        """Whether the client may still be sending when the connection closes. It must get its answer even so."""
         self.exchange: _Refusing | None = None
         """The request whose headers have arrived. It writes its refusal."""
         connections.opened(self)
 
     def release(self, count: int) -> None:
         """Stop counting so many bytes of the request, because they are not kept."""
-        if self.is_open:  # otherwise all bytes are released already
+        if self.phase != "closed":  # otherwise all bytes are released already
             self.connections.release(self, count)
 
     @abstractmethod
@@ -73,10 +78,9 @@ class Client(ABC):
     def refuse(self, refused: Refused, reason: Refusal) -> None:
         """Refuse a request without reading it to its end, and close."""
         self.connections.count(reason)
-        self.lingers = True
         if self.exchange is not None:
             self.exchange.refuse(refused)
-        elif self.phase != "end":
+        elif self.phase not in {"end", "closed"}:
             self.send_raw(self.connections.refusal(refused))
         self.close_after_flush()
 
@@ -89,12 +93,12 @@ class Client(ABC):
             self.refuse(refused, reason)
 
     def _refuse_held(self, refused: Refused, reason: Refusal) -> None:
-        if self.is_open:
+        if self.phase != "closed":
             self.refuse(refused, reason)
 
     @abstractmethod
     def stop_reading(self) -> None:
-        """Leave the rest of the request in the client's system. Bytes of it that have been read already are dropped."""
+        """Let the request wait for its answer, and read no more of it. The rest stays in the client's system."""
 
     @abstractmethod
     def descriptor(self) -> int:
@@ -110,7 +114,10 @@ class Client(ABC):
 
     @abstractmethod
     def close_after_flush(self) -> None:
-        """Close, after the bytes already written have gone out if the client takes them."""
+        """Close, after the bytes already written have gone out if the client takes them.
+
+        The client may still be sending. It must get its answer even so.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -135,6 +142,30 @@ class RequestReader(Protocol):
 
 StartRequest = Callable[[Client], RequestReader]
 """Called by a server for each request, before the headers are received."""
+
+
+def accept_queued(sock: socket.socket, accepted: Callable[[socket.socket, Any], None]) -> None:
+    """Accept all queued connections of a socket, which the system would reset when the socket closes.
+
+    The clients already take these connections for open.
+    """
+    for _ in range(_MOST_QUEUED):
+        try:
+            connection, address = sock.accept()
+        except ConnectionAbortedError:  # the client has disconnected
+            continue
+        except OSError:  # the queue is empty, or no descriptors are left to serve a client
+            return
+        accepted(connection, address)
+
+
+def head_of(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    """The head of an answer. Raises `ValueError` for a line's end within a header."""
+    lines = [f"HTTP/1.1 {status} {responses[status]}", *(f"{name}: {value}" for name, value in headers)]
+    for line in lines:
+        if _LINE_END.search(line):
+            raise ValueError(f"a line's end within a header: {line!r}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def malformed() -> BadRequest:

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import select
 import socket
-from collections import Counter
-from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
 
 from ingestd.api.errors import Refused, TimedOut, Unavailable
 from ingestd.api.outcomes import Refusal
@@ -16,12 +16,11 @@ from ingestd.config import HttpOptions
 from ingestd.observability.metrics import Metrics
 from ingestd.support.periodic import TIMING, every
 
-from .client_address import Peers
+from .client_address import UNIX_PEER, Peers
 from .client_connection import Client, Phase
-from .eviction import Evictable
 from .lingering import Lingering
 
-__all__ = ["SMALL", "Admitted", "Connections"]
+__all__ = ["SMALL", "Admitted", "Connections", "Evictable"]
 
 SMALL = 4096
 """Bytes that a connection may read even when far too much is buffered: requests of usual size are not the cause."""
@@ -79,6 +78,7 @@ class Connections:
         self._far_too_much = self._most_buffered + self._most_buffered // 4 + _AHEAD
         self._limits = {
             "request": float(options.idle_timeout),
+            "answered": float(options.idle_timeout),
             "headers": float(options.header_timeout),
             "body": float(options.body_timeout),
             "end": float(options.header_timeout),
@@ -90,28 +90,24 @@ class Connections:
         self._open[client] = None
         self._of_origin[client.origin] += 1
 
-    def closed(self, client: Client) -> None:
-        if not client.is_open:
-            return
-        self.move(client, "end")
-        client.is_open = False
-        del self._open[client]
-        self._of_origin[client.origin] -= 1
-        if not self._of_origin[client.origin]:
-            del self._of_origin[client.origin]
-
     def move(self, client: Client, phase: Phase) -> None:
-        """Let a connection enter a phase. In "request" and "end" it has been answered, and nothing of it is kept."""
-        if not client.is_open:
+        """Let a connection enter a phase. Only "headers", "body" and "answer" keep something of a request."""
+        if client.phase == "closed":
             return
         client.phase = phase
         client.since = self.now
-        if phase == "request" or phase == "end":  # noqa: PLR1714 - a set would take twice the time, for every request
-            client.exchange = None  # breaks a cycle of references, which would wait for the garbage collector
-            self.buffered -= client.received
-            client.received = client.unread = 0
-            del self._open[client]
+        if phase == "body" or phase == "answer" or phase == "headers":  # noqa: PLR1714 - a set would take twice the time, for every request
+            return
+        client.exchange = None  # breaks a cycle of references, which would wait for the garbage collector
+        self.buffered -= client.received
+        client.received = client.unread = 0
+        del self._open[client]
+        if phase != "closed":
             self._open[client] = None
+            return
+        self._of_origin[client.origin] -= 1
+        if not self._of_origin[client.origin]:
+            del self._of_origin[client.origin]
 
     def arrived(self, client: Client, count: int) -> None:
         if client.phase == "request":
@@ -120,7 +116,7 @@ class Connections:
 
     def held(self, client: Client, count: int) -> None:
         """Count so many more bytes for a connection: of a request, of bytes behind it, or of its answer."""
-        if not client.is_open:
+        if client.phase == "closed":
             return
         client.received += count
         self.buffered += count
@@ -142,7 +138,7 @@ class Connections:
 
     def hand_over(self, client: Client, count: int) -> None:
         """Count so many bytes for the request instead of its connection: they stay when the client disconnects."""
-        if client.is_open:
+        if client.phase != "closed":
             client.received -= count
         else:
             self.buffered += count
@@ -163,8 +159,10 @@ class Connections:
 
     # The limits
 
-    def admit(self, sock: socket.socket, peer: str) -> Admitted | None:
-        """Make room for a new connection from the address `peer`. None: there is no room, and the client was told."""
+    def admit(self, sock: socket.socket, address: Any) -> Admitted | None:
+        """Make room for a new connection. None: there is no room, and the client was told."""
+        of_network = sock.family in {socket.AF_INET, socket.AF_INET6}
+        peer = str(address[0]) if of_network else UNIX_PEER
         origin = self._peers.origin(peer)
         if origin is not None and self._of_origin[origin] >= self._most_of_address:
             evicted = self._look_for_evictable().next_of(origin)
@@ -190,8 +188,7 @@ class Connections:
             return False
         if evicted.phase in {"headers", "body"}:
             evicted.refuse(Unavailable(told), reason)
-        if evicted.is_open:  # it was idle, or its client does not take the refusal
-            evicted.close()
+        evicted.close()  # it was idle, or its client does not take the refusal
         return True
 
     def _relieve(self) -> None:
@@ -266,7 +263,7 @@ class Connections:
     def _close_quiet(self) -> None:
         """Close connections that wait for a request, unless bytes of it have arrived and are not read yet."""
         poll = select.poll()
-        quiet = {client.descriptor(): client for client in self._in("request")}
+        quiet = {client.descriptor(): client for client in self._in("request", "answered")}
         quiet.pop(-1, None)
         for descriptor in quiet:
             poll.register(descriptor, select.POLLIN)
@@ -282,3 +279,54 @@ class Connections:
     def close(self) -> None:
         """Close all lingering connections."""
         self._lingering.close()
+
+
+class Evictable:
+    """Connections that wait for their client, in the order in which they are closed.
+
+    Within one address, idle connections come first and half-sent requests second; the longest waiting comes first in
+    each group. Among several addresses, the address with the most connections loses one, again and again. A connection
+    of a trusted proxy or a Unix socket stands for many callers, so it counts as an address with one connection.
+
+    Sorting takes milliseconds, so it is done once for all connections, and not for each new one.
+    """
+
+    def __init__(self, clients: Iterable[Client], since: float) -> None:
+        """Take those `clients` that have waited since that time or longer."""
+        counts: defaultdict[Hashable, int] = defaultdict(int)
+        of_origin: defaultdict[Hashable, list[Client]] = defaultdict(list)
+        for client in clients:
+            counts[client.origin] += 1
+            if client.phase != "answer" and client.since <= since:
+                of_origin[client.origin].append(client)
+        ranked: list[tuple[int, bool, float, int, Client]] = []
+        self._of_origin: dict[Hashable, deque[tuple[Client, float]]] = {}
+        for origin, waiting in of_origin.items():
+            waiting.sort(key=_order)
+            self._of_origin[origin] = deque((client, client.since) for client in waiting)
+            for index, client in enumerate(waiting):
+                left = counts[origin] - index if origin is not None else 1
+                ranked.append((-left, *_order(client), len(ranked), client))
+        ranked.sort()
+        self._all = deque((client, since) for _, _, since, _, client in ranked)
+
+    def next(self) -> Client | None:
+        """The next connection to close, of all."""
+        return _still_waiting(self._all)
+
+    def next_of(self, origin: Hashable) -> Client | None:
+        """The next connection to close, of one address."""
+        return _still_waiting(self._of_origin.get(origin))
+
+
+def _order(client: Client) -> tuple[bool, float]:
+    return client.phase in {"headers", "body"}, client.since
+
+
+def _still_waiting(queue: deque[tuple[Client, float]] | None) -> Client | None:
+    """The first connection that is open and still waits as it did when it was sorted."""
+    while queue:
+        client, since = queue.popleft()
+        if client.since == since and client.phase not in {"answer", "closed"}:
+            return client
+    return None

@@ -14,11 +14,11 @@ from ingestd.api import times
 from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ingestd.api.events import Request
 from ingestd.api.outcomes import Refusal
-from ingestd.pipeline.handler import SMALL
 from ingestd.pipeline.responses import Answer, problem
+from ingestd.pipeline.room import SMALL
 from ingestd.support.ids import time_uuid
 
-from .body import decode_body, too_large
+from .body import ReceivedBody, too_large
 from .client_connection import Client
 from .client_file import ClientFile
 from .routes import Operation
@@ -33,8 +33,6 @@ log = logging.getLogger("ingestd.http")
 
 _LONGEST_LENGTH = 200  # characters of a Content-Length, which may repeat one number
 _READ_BEYOND = 1 << 20  # bytes
-_MOST_PIECES = 64
-_SMALL_PIECE = 512  # bytes, on average
 _USUAL_LINES = 32  # header lines
 _USUAL_HEAD = 2048  # bytes of headers
 
@@ -47,17 +45,13 @@ class Exchange:
     """
 
     __slots__ = (
-        "_answered", "_chunks", "_client", "_closing", "_foreign", "_headers", "_held_back", "_id", "_ingest", "_kept",
-        "_limit", "_method", "_operation", "_plain", "_settings", "_size", "_started", "_target",
+        "_answered", "_body", "_client", "_closing", "_foreign", "_headers", "_held_back", "_id", "_ingest", "_limit",
+        "_method", "_operation", "_plain", "_settings", "_started", "_target",
     )  # fmt: skip
 
     def __init__(self, ingest: Ingest, client: Client) -> None:
         self._ingest = ingest
         self._client = client
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._kept = 0
-        """Bytes that count as buffered until the pipeline has answered, even if the client disconnects."""
         self._closing = False
         """Whether the connection ends with this answer."""
         self._answered = False
@@ -85,6 +79,7 @@ class Exchange:
         self._foreign = self._method == "POST" and not cors.any_origin and cors.refuses(headers)
         if self._foreign:
             self._limit = 0  # nothing of its body is kept
+        self._body = ReceivedBody(self._client, self._limit, headers.get("Content-Encoding", ""))
         # Whether a 200 has a body, needs no Connection header, and has the same CORS headers for every origin.
         self._plain = (
             start_line.version == "HTTP/1.1"
@@ -103,17 +98,8 @@ class Exchange:
     def data_received(self, chunk: bytes) -> None:
         if self._answered or self._held_back:
             return
-        self._size += len(chunk)
-        if self._size <= self._limit:
-            self._chunks.append(chunk)
-            # Kept in pieces of few bytes, a body would take thirty times its size.
-            if len(self._chunks) > _MOST_PIECES and self._size < len(self._chunks) * _SMALL_PIECE:
-                self._chunks = [b"".join(self._chunks)]
-            return
-        kept = sum(map(len, self._chunks))
-        self._chunks.clear()
-        self._client.release(kept + len(chunk))
-        if self._size > self._limit + _READ_BEYOND:
+        self._body.add(chunk)
+        if self._body.size > self._limit + _READ_BEYOND:
             self._cut_off()
 
     def finish(self) -> None:
@@ -125,13 +111,12 @@ class Exchange:
             or self._method != "POST"
             or operation.answers_alone
             or self._foreign
-            or self._size > self._limit
+            or self._body.is_too_large
         ):
             if not self._is_long() or not self.hold_back(self._answer_without_pipeline):
                 self._answer_without_pipeline()
         else:
-            self._kept = self._size
-            self._client.connections.hand_over(self._client, self._size)
+            self._body.hand_over()
             work = self._settings.pipeline.handle(self._request(operation), self._give)
             self._ingest.tasks.begin(work)
 
@@ -143,10 +128,9 @@ class Exchange:
 
     def hold_back(self, send: Callable[[], None]) -> bool:
         """If single events come, free the body and call `send` a second later. Returns whether it will be called."""
-        if self._answered or self._held_back or not self._settings.pipeline.pace.is_beside_singles():
+        if self._answered or self._held_back or not self._settings.pipeline.demand.is_beside_singles():
             return False
-        self._client.release(sum(map(len, self._chunks)))
-        self._chunks = []
+        self._body.drop()
         self._held_back = True
         self._ingest.held_back.add(send)
         return True
@@ -156,69 +140,39 @@ class Exchange:
         if self._answered:
             return
         self._closing = True
-        self._chunks = []  # they count no longer, and Tornado keeps this object for some turns
-        if self._operation is not None and self._method == "POST":
-            self._count_refusal(self._operation, refused)
-        self._write(self._problem(refused))
+        self._body.drop()  # Tornado keeps this object for some turns
+        self._write(self._refusal(refused))
 
     def _cut_off(self) -> None:
         if not self._answered:
-            self._closing = self._client.lingers = True
+            self._closing = True
             self._answer_without_pipeline()
 
     # Answers
 
     def _request(self, operation: Operation) -> Request:
         request = Request(
-            operation.endpoint,
-            self._headers,
-            self._decode,
-            received_at=times.now(),
-            peer=self._peer(),
-            id=self._id,
-            batch=operation.batch,
-            decode_small=self._decode,
-            decoded=self._take_body,
-            size=self._size,
-        )
+            operation.endpoint, self._headers, self._body,
+            received_at=times.now(), peer=self._peer(), id=self._id, batch=operation.batch,
+        )  # fmt: skip
         if operation.intake is not None:
             request.intake, request.route = operation.intake, operation.route
             request.query = self._target.partition("?")[2]
         return request
 
-    def _decode(self, most: int | None = None) -> bytes:
-        """The decoded body. Raises `TooLarge` if it has more than `most` bytes before or after decoding.
-
-        Another thread may call this, so it changes nothing.
-        """
-        if most is not None and self._size > most:
-            raise too_large(most)  # before the chunks are joined, which takes two milliseconds for 4 MiB
-        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        limit = self._limit if most is None else min(most, self._limit)
-        return decode_body(body, self._headers.get("Content-Encoding", ""), limit)
-
-    def _take_body(self, body: bytes) -> None:
-        """Count the decoded body and free the chunks. Raises `Unavailable` if there is no memory for the body."""
-        more = len(body) - self._size
-        if more > 0:
-            self._client.connections.unpacked(more)
-            self._kept += more
-        self._chunks = []
-
     def _give(self, answer: Answer) -> None:
-        self._client.connections.done_with(self._kept)
+        self._body.done()
         if answer.status >= 400 and (
-            answer.late or (self._is_long() and self._settings.pipeline.pace.is_beside_singles())
+            answer.late or (self._is_long() and self._settings.pipeline.demand.is_beside_singles())
         ):
-            self._chunks = []
             self._ingest.held_back.add(partial(self._write_given, answer))
         else:
             self._write_given(answer)
 
     def _is_long(self) -> bool:
         """Whether the request took longer to receive or decode than a usual event of a browser."""
-        headers = self._headers
-        return self._size > SMALL or _has_long_head(headers) or headers.get("Content-Encoding") is not None
+        body = self._body
+        return body.size > SMALL or body.encoding != "" or _has_long_head(self._headers)
 
     def _write_given(self, answer: Answer) -> None:
         try:
@@ -241,20 +195,17 @@ class Exchange:
             self._preflight(operation)
         elif self._method not in operation.methods:
             refused: Refused = MethodNotAllowed(f"This path takes {operation.allow}.")
-            self._write(self._problem(refused, allow=operation.allow))
+            self._write(problem(refused, allow=operation.allow, intake=operation.intake))
         elif self._foreign:
-            self._refuse(operation, Forbidden("Pages of this origin may not send events.", code="foreign_origin"))
-        elif operation.answers_alone and self._size <= self._limit and not self._closing:
+            foreign = Forbidden("Pages of this origin may not send events.", code="foreign_origin")
+            self._write(self._refusal(foreign))
+        elif operation.answers_alone and not self._body.is_too_large and not self._closing:
             if operation.file is None:
                 self._answer_alone(operation)
             else:
                 self._send_file(operation.file)
         else:
-            self._refuse(operation, too_large(self._limit))
-
-    def _refuse(self, operation: Operation, refused: Refused) -> None:
-        self._count_refusal(operation, refused)
-        self._write(self._problem(refused))
+            self._write(self._refusal(too_large(self._limit)))
 
     def _answer_alone(self, operation: Operation) -> None:
         """Answer a path that takes no events."""
@@ -262,7 +213,7 @@ class Exchange:
             answer = Answer(200, operation.answer())
         except Exception:
             log.exception("the intake %s cannot answer a path", operation.endpoint.value)
-            answer = self._problem(Failed("The answer could not be made."))
+            answer = problem(Failed("The answer could not be made."), intake=operation.intake)
         self._write(answer)
 
     def _send_file(self, file: ClientFile) -> None:
@@ -273,22 +224,12 @@ class Exchange:
             headers.add(name, value)
         self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
 
-    def _problem(self, refused: Refused, *, allow: str | None = None) -> Answer:
-        intake = None if self._operation is None else self._operation.intake
-        return problem(refused, allow=allow, intake=intake)
-
-    def _count_refusal(self, operation: Operation, refused: Refused) -> None:
-        if operation.answers_alone:
-            return
-        metrics = self._ingest.metrics
-        metrics.count(operation.endpoint, "", refused.outcome)
-        metrics.took(operation.endpoint, 0.0, batch=operation.batch)
-        metrics.count_refusal(operation.endpoint, "", refused)
-        observer = self._settings.pipeline.observation.observer
-        if observer is not None:
-            observer.see_refusal(
-                operation.endpoint, self._id, times.now(), refused, several=operation.batch, intake=operation.intake
-            )
+    def _refusal(self, refused: Refused) -> Answer:
+        """The answer to a refused request, which is counted if it should have events."""
+        operation = self._operation
+        if operation is None or self._method != "POST" or operation.answers_alone:
+            return problem(refused, intake=None if operation is None else operation.intake)
+        return self._settings.pipeline.outcomes.refuse(self._request(operation), refused)
 
     def _preflight(self, operation: Operation) -> None:
         headers = self._base_headers()
@@ -336,7 +277,7 @@ class Exchange:
         operation = self._operation
         self._ingest.access.answered(
             self._method, None if operation is None else operation.endpoint, answer.status, code=answer.code,
-            size=self._size, peer=self._peer(), seconds=time.perf_counter() - self._started, request_id=self._id,
+            size=self._body.size, peer=self._peer(), seconds=time.perf_counter() - self._started, request_id=self._id,
             batch=operation is not None and operation.batch,
         )  # fmt: skip
 

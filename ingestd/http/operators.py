@@ -17,7 +17,7 @@ from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
 from ingestd.support.unusable_ids import UnusableIds
@@ -86,6 +86,6 @@ class Operators:
     hooks: Callable[[], Hooks]
     """The hooks of the present generation."""
     unusable_ids: UnusableIds
-    observation: Observation
+    outcomes: Outcomes
     watch: Watch
     """Runs a task for the daemon's life, as `Daemon.watch`."""

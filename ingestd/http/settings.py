@@ -9,6 +9,7 @@ from ingestd.config import HttpOptions
 from ingestd.pipeline.handler import Pipeline
 
 from .client_address import Peers
+from .client_connection import head_of
 from .client_file import browser_client
 from .routes import Routes
 
@@ -67,6 +68,5 @@ class RequestSettings:
 def _plain_head(cors: Cors) -> bytes:
     if not cors.any_origin:
         return b""
-    lines = ["HTTP/1.1 200 OK", *(f"{name}: {value}" for name, value in cors.headers({}))]
-    lines += ["Content-Type: application/json", "X-Request-Id: %b", "Content-Length: %d"]
-    return "\r\n".join([*lines, "", ""]).encode()
+    own = [("Content-Type", "application/json"), ("X-Request-Id", "%b"), ("Content-Length", "%d")]
+    return head_of(200, [*cors.headers({}), *own])

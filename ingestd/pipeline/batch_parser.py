@@ -11,8 +11,8 @@ import msgspec
 from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.validation.validator import UNREADABLE, unreadable
 
+from .demand import Steps
 from .event_boundaries import split_batch
-from .pace import Steps
 
 __all__ = ["MAX_EVENTS", "Batch", "BatchParser"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from .pace import Steps
+from .demand import Steps
 
 __all__ = ["SplitBatch", "split_batch"]
 
@@ -139,8 +139,7 @@ class _Scan:
             at = _behind(match(self._body, at, end))
             if at >= len(self._body):
                 raise _Unclear
-            if self._steps.is_over():
-                await self._steps.pause()
+            await self._steps.give_way()
             if at < end:
                 return at
 
@@ -159,8 +158,7 @@ class _Scan:
             match = _brackets(self._body, at, at + self._step)
             at = _behind(match)
             self._count_run()
-            if self._steps.is_over():
-                await self._steps.pause()
+            await self._steps.give_way()
             assert match is not None
             run = match[1]
             if not run:  # the end of the step, or a string that crosses it
@@ -185,8 +183,7 @@ class _Scan:
                 return at + 1
             if at + 1 >= len(self._body):
                 raise _Unclear
-            if self._steps.is_over():
-                await self._steps.pause()
+            await self._steps.give_way()
 
     def _count_run(self) -> None:
         self._runs -= 1

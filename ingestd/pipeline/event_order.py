@@ -6,16 +6,14 @@ Two events concern each other if they have a common ordering key: the visitor, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
-from contextvars import copy_context
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
 from ingestd.api.events import Event
 
-from .coroutines import Begun, EarlyTask
-from .pace import Steps
+from .coroutines import EarlyTask, Work, begin
+from .demand import Steps
 
-__all__ = ["handle_in_order", "ordering_keys"]
+__all__ = ["EventOrder", "ordering_keys"]
 
 
 def ordering_keys(event: Event) -> list[Hashable]:
@@ -28,21 +26,16 @@ def ordering_keys(event: Event) -> list[Hashable]:
     return keys
 
 
-Handle = Callable[[int, Event], Coroutine[Any, Any, None]]
+Handle = Callable[[int, Event], Work]
 """Handles an event. The number counts the events that are handled, from 0. It must not raise."""
 
 
-def handle_in_order(events: Iterable[Event | None], handle: Handle) -> Coroutine[Any, Any, None]:
-    """Handle each event; None stands for an event that needs no handling.
+class EventOrder:
+    """Handles the events of a request in order. None stands for an event that needs no handling.
 
     The next event is taken from the iterable when all earlier ones have ended or wait. So an event can be parsed,
     handled and freed while its objects are in the processor's cache.
     """
-    return _Order(events, handle).run()
-
-
-class _Order:
-    """A class, because a recursive closure would be a cycle of references that keeps the events in memory."""
 
     __slots__ = ("_ends", "_handle", "_number", "_rest", "_steps", "_tasks")
 
@@ -58,20 +51,14 @@ class _Order:
     async def run(self) -> None:
         """Handle the events one after the other until one waits, then the others in tasks."""
         for event in self._rest:
-            if event is not None:
-                work = self._work(event)
+            if event is not None and (rest := begin(self._work(event))) is not None:
+                waiting = self._wait(event, rest)
+                del event
                 try:
-                    awaited = work.send(None)
-                except StopIteration:
-                    pass
-                else:
-                    rest = self._wait(event, Begun(work, awaited))
-                    del event
-                    try:
-                        self._begin_others()
-                    finally:
-                        await rest
-                    break
+                    self._begin_others()
+                finally:
+                    await waiting
+                break
             del event  # before the next one is made
             if self._steps.is_over():
                 await self._steps.pause()
@@ -80,12 +67,12 @@ class _Order:
 
     def _begin_others(self) -> None:
         """Begin the remaining events, as many as possible in this turn: one trip loads what they all lack."""
-        early = EarlyTask(copy_context())
+        early = EarlyTask()
         for event in self._rest:
             if event is not None and (rest := early.begin(self._work(event))) is not None:
                 early.end(self._wait(event, rest))
                 self._tasks.append(early.task)
-                early = EarlyTask(copy_context())
+                early = EarlyTask()
             del event
             if self._steps.is_over():
                 self._tasks.append(asyncio.create_task(self._begin_others_later()))
@@ -95,7 +82,7 @@ class _Order:
         await self._steps.pause()
         self._begin_others()
 
-    def _work(self, event: Event) -> Coroutine[Any, Any, None]:
+    def _work(self, event: Event) -> Work:
         number = self._number
         self._number += 1
         return (self._handle_after_others if self._ends else self._handle)(number, event)
@@ -105,13 +92,13 @@ class _Order:
             await asyncio.shield(end)
         await self._handle(number, event)
 
-    def _wait(self, event: Event, rest: Begun) -> Coroutine[Any, Any, None]:
+    def _wait(self, event: Event, rest: Awaitable[None]) -> Work:
         """Let later events with a common ordering key wait for the end of this one. Returns the rest of its work."""
         keys, end = ordering_keys(event), asyncio.get_running_loop().create_future()
         self._ends.update(dict.fromkeys(keys, end))
         return self._end(rest, keys, end)
 
-    async def _end(self, rest: Begun, keys: Sequence[Hashable], end: asyncio.Future[None]) -> None:
+    async def _end(self, rest: Awaitable[None], keys: Sequence[Hashable], end: asyncio.Future[None]) -> None:
         try:
             await rest
         finally:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ingestd.api import times
 from ingestd.api.events import Event, Principal, Request
 from ingestd.api.intake import Message
 from ingestd.api.outcomes import IgnoredTimestamp, Outcome
+from ingestd.hooks.caller import Hooks
 from ingestd.observability.unusable_id_reports import IdField
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.fault_budget import FaultBudget
@@ -17,7 +18,7 @@ from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
 
-__all__ = ["STORED_FORMS", "EventParser", "truncated"]
+__all__ = ["STORED_FORMS", "EventParser", "Reports", "truncated"]
 
 _DAY = 86_400_000
 _YEAR_2000 = 946_684_800_000
@@ -26,36 +27,37 @@ _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", 
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
 
 
-class EventParser:
-    """Parses bodies. `stored_address` makes the stored form of a client's address; None: no address is stored.
-
-    `timestamp_ignored` is called for each `timestamp` that is not taken as the time of its event. `unusable_id` is
-    called for each field that has one of `unusable_ids`. `texts_as_numbers` is called with the number of texts of an
-    event that were read as numbers. `check_identity` raises for an identify request that a plugin refuses. `prepare`
-    returns why a plugin drops an event, or None.
+class Reports(Protocol):
+    """Is told of each `timestamp` that is not taken as the time of its event, of each field with an unusable id, and
+    of the number of texts in an event that were read as numbers.
     """
+
+    def timestamp_ignored(self, reason: IgnoredTimestamp, /) -> None: ...
+    def unusable_id(self, field: IdField, /) -> None: ...
+    def texts_as_numbers(self, count: int, /) -> None: ...
+
+
+class EventParser:
+    """Parses bodies. `stored_address` makes the stored form of a client's address; None: no address is stored."""
 
     def __init__(
         self,
         validator: Validator,
-        stored_address: Callable[[str], str] | None,
+        hooks: Hooks,
+        reports: Reports,
         *,
-        timestamp_ignored: Callable[[IgnoredTimestamp], None],
         unusable_ids: UnusableIds,
-        unusable_id: Callable[[IdField], None],
-        texts_as_numbers: Callable[[int], None],
-        check_identity: Callable[[Event], None],
-        prepare: Callable[[Event, Request], str | None] | None,
+        stored_address: Callable[[str], str] | None = None,
     ) -> None:
         self._validator = validator
-        self._check_identity = check_identity
-        self._prepare = prepare
+        self._check_identity = hooks.check_identity
+        self._prepare = hooks.prepare
         self._keys = {key: key for key in validator.keys}  # so that all events share one string of each key
         self._stored_address = stored_address
-        self._timestamp_ignored = timestamp_ignored
+        self._timestamp_ignored = reports.timestamp_ignored
         self._unusable_ids = unusable_ids
-        self._unusable_id = unusable_id
-        self._texts_as_numbers = texts_as_numbers
+        self._unusable_id = reports.unusable_id
+        self._texts_as_numbers = reports.texts_as_numbers
 
     def key_of(self, body: Mapping[str, Any]) -> str:
         """The event key of a body; empty if it is unknown, because a caller must not choose the labels of metrics."""

@@ -6,44 +6,35 @@ valid data (400); then preparation, user, session, identity, enrichment, filters
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from msgspec import Raw
 
 from ingestd.api.errors import Forbidden, Refused, Unauthorized, Unavailable
-from ingestd.api.events import Endpoint, Event, Principal, Request
+from ingestd.api.events import Endpoint, Principal, Request
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
-from ingestd.observability.unusable_id_reports import IdField
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
-from .batch_parser import Batch, BatchParser
+from .batch_parser import Batch
+from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
-from .intake_reader import IntakeReader
-from .own_format import OwnBatches, OwnEvents, check_batch
-from .pace import Steps
-from .processor import Processor, Processors, Result
-from .request_events import Outcomes, Parts, RequestEvents
+from .outcomes import Outcomes
+from .own_format import OwnEvents
+from .processor import Processors, Result, Storing
+from .request_events import Parts, RequestEvents
 from .responses import Answer
-from .room import Place
+from .room import SMALL, Place, is_long
 
-__all__ = ["SMALL", "Pipeline"]
-
-SMALL = 8 << 10
-"""Bytes of a body that takes no longer than a usual event."""
+__all__ = ["Pipeline"]
 
 _LOSS_RETRY = 10  # seconds: an operator is needed
 
 
 class Pipeline:
-    """Handles requests. `unusable_id` is called for each field that has one of `unusable_ids`."""
-
     def __init__(
         self,
         hooks: Hooks,
@@ -53,34 +44,25 @@ class Pipeline:
         options: HttpOptions,
         *,
         unusable_ids: UnusableIds,
-        unusable_id: Callable[[IdField], None],
         intakes: Sequence[Intake] = (),
     ) -> None:
-        self.observation = outcomes.observation
+        self.outcomes = outcomes
         self._hooks = hooks
-        self._keys = validator.keys
         self._processors = processors
-        self._outcomes = outcomes
         backpressure = processors.backpressure
-        self._room = backpressure.room
-        self.pace = backpressure.pace
+        self.demand = backpressure.demand
         outcomes.metrics.waiting.set_function(lambda: backpressure.waiting)
         outcomes.metrics.batches.set_function(lambda: backpressure.room.batches)
-        self._parser = EventParser(
-            validator,
-            STORED_FORMS[options.store_address],
-            timestamp_ignored=outcomes.metrics.timestamp_ignored,
-            unusable_ids=unusable_ids,
-            unusable_id=unusable_id,
-            texts_as_numbers=outcomes.metrics.texts_as_numbers.inc,
-            check_identity=hooks.check_identity,
-            prepare=hooks.prepare,
-        )
+        stored_form = STORED_FORMS[options.store_address]
+        self._parser = EventParser(validator, hooks, outcomes, unusable_ids=unusable_ids, stored_address=stored_form)
         self._max_body = int(options.max_body)
-        most = int(options.max_batch_body)
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
-        self._batch_parser = BatchParser(envelope=OwnBatches.envelope)
-        self._intake_readers = {intake: IntakeReader(intake, max_batch_body=most) for intake in intakes}
+        self._batch_reader = BatchReader()
+        self._intake_readers = {
+            (intake, batch): IntakeReader(intake, batch, validator.keys, max_batch_body=int(options.max_batch_body))
+            for intake in intakes
+            for batch in {route.batch for route in intake.routes}
+        }
 
     async def handle(self, request: Request, give: Callable[[Answer], None]) -> None:
         """Answer one request, and count each of its events once. Raises nothing.
@@ -88,13 +70,13 @@ class Pipeline:
         `give` is called with the answer in the event loop, before this returns or later, and must not raise.
         """
         current_request.set(request)
-        events = RequestEvents(self._parser, self._outcomes, request, give)
+        events = RequestEvents(self._parser, self.outcomes, request, give)
         try:
-            if request.intake is None and not request.batch and not _is_long(request):
-                events.principal = await self._admit(request)
+            if request.intake is None and not request.batch and not is_long(request):
+                events.principal, _ = await self._admit(request)
                 events.translation = self._own_events[request.endpoint]
             else:
-                with Place(self._room, request) as place:
+                with Place(self._processors.backpressure, request, self._processors.index_of) as place:
                     bodies = await self._open(events, place)
                     if bodies is not None:
                         await self._handle_long(events, bodies, place)
@@ -106,7 +88,7 @@ class Pipeline:
     async def _handle_single(self, events: RequestEvents) -> None:
         """Process an event of usual size."""
         request, principal = events.request, events.principal
-        self.pace.single_at = events.started
+        self.demand.single_at = events.started
         processor = self._processors.of(principal)
         backpressure = processor.backpressure
         body = request.body
@@ -126,35 +108,31 @@ class Pipeline:
                 events.end((refused.with_traceback(None),))
                 return
             events.room = backpressure
-            await processor.process((event,), events.end)
+            await events.process(processor, (event,))
         finally:
             parsing.end(size)
 
     # The sender
 
-    async def _admit(
-        self,
-        request: Request,
-        read: Callable[[Principal], Awaitable[None]] | None = None,
-        *,
-        identify: Callable[[], Awaitable[None]] | None = None,
-    ) -> Principal:
-        """Return the sender of a request. Raises `Refused`.
+    async def _admit(self, request: Request, place: Place | None = None) -> tuple[Principal, Batch | None]:
+        """The sender of a request, and its batch if it is one. Raises `Refused`.
 
-        The order of refusals is: by a `screen` hook, `Unavailable`, by an `admit` hook, 401, 403, by `read`. `read` is
-        called for a sender with permission before the `admit` hooks, because a rate counts the events of a batch.
-        `identify` finds the credential of a request of an intake.
+        The order of refusals is: by a `screen` hook, `Unavailable`, by an `admit` hook, 401, 403, of the body. A body
+        with several messages is read for a sender with permission before the `admit` hooks, because a rate counts its
+        events. `place` is needed for such a body.
         """
         await self._hooks.screen(request)
-        principal, refused = None, None
+        reader = self._reader(request)
+        principal, refused, batch = None, None, None
         try:
-            if identify is not None:
-                await identify()
+            if reader is not None:
+                assert place is not None
+                await reader.find_credential(request, place)
             principal = await self._hooks.authenticate(request)
             if principal is None or not request.endpoint.is_public:
                 self._check(request, principal)
-            if read is not None and principal is not None:
-                await read(principal)
+            if reader is not None and place is not None and principal is not None:
+                batch = await reader.read(request, place, principal)
         except Unavailable:
             raise  # the sender is not known now, so this counts against none
         except Refused as error:
@@ -166,7 +144,14 @@ class Pipeline:
             finally:
                 del refused  # breaks the cycle of error, traceback and frame
         assert principal is not None
-        return principal
+        return principal, batch
+
+    def _reader(self, request: Request) -> BatchReader | IntakeReader | None:
+        """Reads a body that may have several messages; None for a single event."""
+        if request.intake is None:
+            return self._batch_reader if request.batch else None
+        assert request.route is not None
+        return self._intake_readers[request.intake, request.route.batch]
 
     def _check(self, request: Request, principal: Principal | None) -> None:
         """Refuse an unknown sender, and one without permission for an endpoint that is not public."""
@@ -192,114 +177,37 @@ class Pipeline:
     async def _open(self, events: RequestEvents, place: Place) -> Sequence[Raw | bytes] | None:
         """Admit a request. Returns the bodies of a batch or large event; None for an event of usual size."""
         request = events.request
-        bodies: Sequence[Raw] | None = None
-        if request.intake is not None:
-            bodies = await self._open_intake(events, request.intake, place)
-        elif request.batch:
-            bodies = await self._open_batch(events, place)
-        else:
-            events.principal = await self._admit(request)
+        events.principal, batch = await self._admit(request, place)
+        reader = self._reader(request)
+        if reader is None:
             events.translation = self._own_events[request.endpoint]
-        if bodies is not None or request.small_body(SMALL) is not None:
-            return bodies
-        async with self._reading(request, place, events.principal):
+        else:
+            events.translation = reader.translation(request, events.principal, batch)
+        if batch is not None:
+            return batch.events
+        if request.small_body(SMALL) is not None:
+            return None
+        async with place.reading(events.principal):
             body = request.body
-        self._take_place(place, request, events.principal)
+        place.take(len(body), events.principal, events=1)
         return [body]
-
-    async def _open_batch(self, events: RequestEvents, place: Place) -> Sequence[Raw]:
-        request, batch = events.request, Batch((), {})
-
-        async def read(principal: Principal) -> None:
-            nonlocal batch
-            async with self._reading(request, place, principal) as steps:
-                batch = await self._batch_parser.parse(request.body, steps)
-            check_batch(request.endpoint, batch)
-            request.events = len(batch.events)
-            self._take_place(place, request, principal)
-
-        events.principal = await self._admit(request, read)
-        events.translation = OwnBatches(request.endpoint, request.received_at, batch.envelope)
-        return batch.events
-
-    async def _open_intake(self, events: RequestEvents, intake: Intake, place: Place) -> Sequence[Raw] | None:
-        request = events.request
-        received = self._intake_readers[intake].begin(request, partial(self._reading, request, place))
-
-        async def read(principal: Principal) -> None:
-            await received.read(principal)
-            if received.messages is not None:
-                self._take_place(place, request, principal)
-
-        events.principal = await self._admit(request, read, identify=received.find_credential)
-        events.translation = intake.begin(request, events.principal, received.envelope, self._keys)
-        return received.messages
-
-    @contextlib.asynccontextmanager
-    async def _reading(
-        self, request: Request, place: Place, principal: Principal | None = None
-    ) -> AsyncIterator[Steps]:
-        """Wait until a body may be decoded and split. Raises `NoRoom`."""
-        place.take(request.size, principal, partition=self._processors.index_of(principal))
-        if not _is_long(request):
-            yield Steps()
-            return
-        steps = await self._processors.backpressure.begin_piece(place.sender)
-        try:
-            yield steps
-        finally:
-            steps.end()
-
-    def _take_place(self, place: Place, request: Request, principal: Principal) -> None:
-        """Take room for the events of a body that has been read. Raises `NoRoom`."""
-        partition = self._processors.index_of(principal)
-        place.take(len(request.body), principal, events=request.events, partition=partition)
 
     async def _handle_long(self, events: RequestEvents, bodies: Sequence[Raw | bytes], place: Place) -> None:
         """Process the events of a batch, or a large event."""
-        pace = self.pace
         stored: list[Result] = []
         processor = self._processors.of(events.principal)
-        parts = Parts(events, bodies, self._max_body, pace)
-        pace.want(len(bodies))
+        backpressure = processor.backpressure
+        parts = Parts(events, bodies, self._max_body, backpressure)
+        self.demand.want(len(bodies))
         try:
-            is_first = True
-            while is_first or parts.left:
-                async with processor.backpressure.turn(parts.next_weight(), place.sender):
-                    steps = await processor.backpressure.begin_piece(place.sender)
-                    if processor.store.may_conflict:
-                        steps.share = 0.5  # about a half is done when the state has been loaded
-                    try:
-                        coming = parts.read(steps)
-                        stored += await _store(processor, _check_first(processor, coming) if is_first else coming)
-                    finally:
-                        steps.end()
-                is_first = False
+            while parts.left:
+                async with backpressure.turn(parts.next_weight(), place.sender):
+                    with await backpressure.begin_piece(place.sender) as steps:
+                        if processor.store.may_conflict:
+                            steps.share = 0.5  # about a half is done when the state has been loaded
+                        storing = Storing()
+                        await storing.process(processor, parts.read(steps))
+                        stored += await storing.results
         finally:
-            pace.want(-len(bodies))
+            self.demand.want(-len(bodies))
         events.end(stored)
-
-
-def _is_long(request: Request) -> bool:
-    """Whether the body takes more than a moment to decode and parse, as far as one can tell before."""
-    return request.size > SMALL or request.headers.get("Content-Encoding") is not None
-
-
-async def _store(processor: Processor, events: Iterable[Event | None]) -> Sequence[Result]:
-    """Process events, and wait until they are durable."""
-    done: asyncio.Future[Sequence[Result]] = asyncio.get_running_loop().create_future()
-    await processor.process(events, lambda stored: None if done.done() else done.set_result(stored))
-    return await done
-
-
-def _check_first(processor: Processor, events: Iterable[Event | None]) -> Iterator[Event | None]:
-    """The events. Raises `Unavailable` before the first one if no more are stored."""
-    events = iter(events)
-    for event in events:
-        if event is not None:
-            processor.backpressure.check()
-            yield event
-            del event  # before the next one is made
-            yield from events
-            return
-        yield None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,6 @@ from ingestd.api.intake import Message, Translation
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.validation.validator import UNREADABLE
 
-from .batch_parser import Batch
 from .responses import problem
 
 __all__ = ["OwnBatches", "OwnEvents", "check_batch"]
@@ -25,9 +24,9 @@ _MOST_PROBLEMS = 64 * 1024
 """Characters of problem documents in the answer to a batch. Behind them a refused event has its status and code."""
 
 
-def check_batch(endpoint: Endpoint, batch: Batch) -> None:
+def check_batch(endpoint: Endpoint, envelope: Mapping[str, msgspec.Raw]) -> None:
     """Raises `BadRequest` for a signed body that could be a single event, too. Its sender meant one of the two."""
-    if _SINGLE_ONLY in batch.envelope and not endpoint.is_public:
+    if _SINGLE_ONLY in envelope and not endpoint.is_public:
         raise BadRequest.of_member(f"/{_SINGLE_ONLY}", "not in a signed batch outside its events", "purpose")
 
 
@@ -48,7 +47,7 @@ class OwnEvents(Translation):
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         (result,) = results
-        return result if isinstance(result, Refused) else _session_body(self._endpoint, result)
+        return result if isinstance(result, Refused) else f"{{{_members(self._endpoint, result)}}}".encode()
 
 
 class OwnBatches(Translation):
@@ -81,7 +80,19 @@ class OwnBatches(Translation):
         return by_our_clock(at, sent_at, self._received_at)
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes:
-        return _batch_body(self._endpoint, results)
+        """The answer and status of each event."""
+        told = 0
+        texts = []
+        for one in results:
+            if not isinstance(one, Refused):
+                texts.append(f'{{"status":200,{_members(self._endpoint, one)}}}')
+            elif told < _MOST_PROBLEMS:
+                texts.append(problem(one).body.decode())
+                told += len(texts[-1])
+            else:
+                texts.append(f'{{"status":{one.status},"success":false,"code":"{one.code}"}}')
+        head = '"success":true,' if self._endpoint.is_public else ""
+        return f'{{{head}"results":[{",".join(texts)}]}}'.encode()
 
 
 def _check_purpose(endpoint: Endpoint, message: dict[str, Any]) -> None:
@@ -98,27 +109,6 @@ def _time(raw: bytes) -> int | None:
         return parse_time(msgspec.json.decode(raw, type=str))
     except UNREADABLE:
         return None
-
-
-def _session_body(endpoint: Endpoint, session: Session) -> bytes:
-    """The body of a 200 to a request with one event."""
-    return f"{{{_members(endpoint, session)}}}".encode()
-
-
-def _batch_body(endpoint: Endpoint, results: Iterable[Session | Refused]) -> bytes:
-    """The body of a 200 to a batch, with the answer and status of each event."""
-    told = 0
-    texts = []
-    for one in results:
-        if not isinstance(one, Refused):
-            texts.append(f'{{"status":200,{_members(endpoint, one)}}}')
-        elif told < _MOST_PROBLEMS:
-            texts.append(problem(one).body.decode())
-            told += len(texts[-1])
-        else:
-            texts.append(f'{{"status":{one.status},"success":false,"code":"{one.code}"}}')
-    head = '"success":true,' if endpoint.is_public else ""
-    return f'{{{head}"results":[{",".join(texts)}]}}'.encode()
 
 
 def _members(endpoint: Endpoint, session: Session) -> str:

@@ -7,11 +7,10 @@ runs again in a new transaction (an optimistic transaction, as databases call it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 import msgspec
 
@@ -24,17 +23,15 @@ from ingestd.api.store import Store
 from ingestd.hooks.caller import Hooks
 from ingestd.storage.placements import Placements
 
-from .event_order import handle_in_order
+from .coroutines import Work
+from .event_order import EventOrder
 from .resolver import Resolved, Resolver, repeated
 from .room import Backpressure
 
-__all__ = ["Processor", "Processors", "Result", "Then"]
+__all__ = ["Processing", "Processor", "Processors", "Result", "Storing"]
 
 Result = Resolved | Exception
 """The result of an event, or the error that has prevented it."""
-
-Then = Callable[[list[Result]], None]
-"""Called once, with the results in the order of the events."""
 
 _MOST_ATTEMPTS = 20  # an attempt fails only if another daemon has written the same visitor's state meanwhile
 _LARGE = 256 << 10  # bytes of a record
@@ -45,7 +42,7 @@ _thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)
 
 
 class Processor:
-    """Processes the events of one partition: `store` and `journal` are the partition's."""
+    """What processes the events of one partition: `store` and `journal` are the partition's."""
 
     def __init__(
         self,
@@ -63,20 +60,6 @@ class Processor:
         self.check = check
         self.reruns: set[asyncio.Task[None]] = set()
         """Tasks of events that run again."""
-
-    def process(self, events: Iterable[Event | None], then: Then) -> Coroutine[Any, Any, None]:
-        """Resolve and store events as if each had come alone, in their order. A single event is a list of one.
-
-        An event is taken from `events` when its turn has come. None stands for an event that was refused while it was
-        read, and has no result. An error of one event stands in place of its result.
-
-        `then` is called in the event loop, before this returns or later, when all events are durable or have failed. It
-        must not raise.
-        """
-        processing = _Processing(self, then)
-        if isinstance(events, tuple) and len(events) == 1 and events[0] is not None:  # one event has no order
-            return processing.run_single(events[0])
-        return processing.run(events)
 
 
 class Processors:
@@ -123,19 +106,21 @@ class _Attempt(Append, frozen=True, gc=False):
     result: Result = _NO_RESULT
 
 
-class _Processing:
-    """The events of one request, from their first attempt to their results."""
+class Processing:
+    """Events that are stored together, from their first attempt to their results, which `end` takes."""
 
     __slots__ = (
-        "_attempts", "_attempts_left", "_context", "_may_conflict", "_messages", "_processor", "_repeats", "_results",
-        "_size", "_then",
+        "_attempts", "_attempts_left", "_context", "_messages", "_processor", "_repeats", "_results", "_size",
     )  # fmt: skip
 
-    def __init__(self, processor: Processor, then: Then) -> None:
+    async def process(self, processor: Processor, events: Iterable[Event | None]) -> None:
+        """Resolve and store events as if each had come alone, in their order. A single event is a tuple of one.
+
+        An event is taken from `events` when its turn has come. None stands for an event that was refused while it was
+        read, and has no result. `end` is called before this returns, or later.
+        """
         self._processor = processor
-        self._then = then
-        self._may_conflict = processor.store.may_conflict
-        self._context = copy_context() if self._may_conflict else None
+        self._context = copy_context() if processor.store.may_conflict else None
         self._results: list[Result] = []
         self._attempts: list[_Attempt] = []
         self._attempts_left = _MOST_ATTEMPTS
@@ -145,26 +130,30 @@ class _Processing:
         """The first event with each message, by its index."""
         self._repeats: list[tuple[int, int]] = []
         """Events that repeat a message of the request, each with the first event, whose result it shares."""
-
-    async def run_single(self, event: Event) -> None:
-        await self._attempt(0, event)
+        if isinstance(events, tuple):  # one event has no order
+            await self._attempt(0, events[0])
+        else:
+            await EventOrder(events, self._attempt).run()
         await self._append()
 
-    async def run(self, events: Iterable[Event | None]) -> None:
-        await handle_in_order(events, self._attempt)
-        await self._append()
+    def end(self, results: list[Result]) -> None:
+        """Called once, in the event loop, when all events are durable or have failed. Must not raise.
+
+        The results are in the order of the events. An error of one event stands in place of its result.
+        """
+        raise NotImplementedError
 
     async def _attempt(self, index: int, event: Event, parsed: bytes | None = None) -> None:
         """Resolve an event in a new transaction. `parsed` is the event as it was parsed, if an attempt has failed."""
+        processor = self._processor
         if parsed is None:
-            parsed = _freeze(event) if self._may_conflict else b""
+            parsed = b"" if self._context is None else _freeze(event)
         message_id = event.message_id
         if message_id is not None:
             first = self._messages.get(message_id, index)
             if first != index:
                 self._repeats.append((index, first))
                 return
-        processor = self._processor
         state = processor.store.begin(event.received_at, event=True)
         # An event without a record or with an error is committed too: its result may depend on writes of others, and
         # others may have read its writes by now.
@@ -182,28 +171,19 @@ class _Processing:
             if message_id is not None:
                 self._messages[message_id] = index
 
-    def _append(self) -> Awaitable[None]:
-        """Commit all transactions."""
+    async def _append(self) -> None:
+        """Commit all transactions. Large records, which are in memory several times, wait for their turn."""
         if len(self._attempts) > 1:
             self._attempts.sort(key=attrgetter("index"))
-        size, self._size = self._size, 0
-        if size > _LARGE:
-            return self._append_large(size)
-        return self._processor.journal.append(self._attempts, self._end)
+        if self._size > _LARGE:
+            await self._processor.backpressure.large_records.begin(self._size)
+        await self._processor.journal.append(self._attempts, self._committed)
 
-    async def _append_large(self, size: int) -> None:
-        """Commit large records, which are in memory several times, when their turn has come."""
-        large_records = self._processor.backpressure.large_records
-
-        def end(errors: Sequence[Exception | None]) -> None:
-            large_records.end(size)
-            self._end(errors)
-
-        await large_records.begin(size)
-        await self._processor.journal.append(self._attempts, end)
-
-    def _end(self, errors: Sequence[Exception | None]) -> None:
+    def _committed(self, errors: Sequence[Exception | None]) -> None:
         """Note the results. Events with a conflict run again, in their order."""
+        if self._size > _LARGE:
+            self._processor.backpressure.large_records.end(self._size)
+        self._size = 0
         attempts, self._attempts = self._attempts, []
         results = self._results
         if not results:
@@ -225,13 +205,13 @@ class _Processing:
             self._finish()
 
     async def _run_again(self, attempts: Sequence[_Attempt]) -> None:
-        def attempt_again(number: int, event: Event) -> Coroutine[Any, Any, None]:
+        def attempt_again(number: int, event: Event) -> Work:
             return self._attempt(attempts[number].index, event, attempts[number].parsed)
 
         try:
             if not self._attempts_left:
                 raise Unavailable("The stored data keeps changing. Send the request again.")
-            await handle_in_order((_thaw(attempt.parsed) for attempt in attempts), attempt_again)
+            await EventOrder((_thaw(attempt.parsed) for attempt in attempts), attempt_again).run()
             await self._append()
         except Exception as error:  # noqa: BLE001 - it is the result of these events
             for attempt in attempts:
@@ -243,7 +223,20 @@ class _Processing:
         for index, first in self._repeats:
             result = results[first]
             results[index] = Resolved(Outcome.DUPLICATE, result.session) if isinstance(result, Resolved) else result
-        self._then(results)
+        self.end(results)
+
+
+class Storing(Processing):
+    """Events whose caller waits for the `results`."""
+
+    __slots__ = ("results",)
+
+    def __init__(self) -> None:
+        self.results: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+
+    def end(self, results: list[Result]) -> None:
+        if not self.results.done():  # the caller was cancelled
+            self.results.set_result(results)
 
 
 def _result(result: Result, error: Exception) -> Result:

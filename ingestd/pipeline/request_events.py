@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import Context
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from ingestd.api.errors import Failed, Refused, SchemaFault, TooLarge
+from ingestd.api.errors import Refused, SchemaFault, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.intake import Message, Translation
 from ingestd.api.outcomes import Outcome
 from ingestd.hooks.caller import HookFailure
-from ingestd.observability.logs import current_request
-from ingestd.observability.metrics import Metrics
 from ingestd.support.ids import next_uuids
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import parse_body
 
+from .demand import FEW, Steps
 from .event_parser import EventParser
-from .observation import Observation
-from .pace import FEW, Pace, Steps
-from .processor import Result
+from .outcomes import Outcomes
+from .processor import Processing, Result
 from .resolver import Resolved
 from .responses import Answer, problem
 from .room import Backpressure, NoRoom
 
-__all__ = ["Outcomes", "Parts", "RequestEvents", "Sent"]
-
-log = logging.getLogger("ingestd.pipeline")
+__all__ = ["Parts", "RequestEvents", "Sent"]
 
 _MOST = 1 << 20  # bytes of the events of a part
 _USUAL_SIZE = 1024  # bytes of an event in a batch; parsed, it takes up to forty times as many
@@ -49,37 +43,7 @@ class Sent(msgspec.Struct, rename="camel", gc=False):
     user_id: Any = None
 
 
-class Outcomes:
-    """Counts the outcomes of events, and logs errors: the same for all requests."""
-
-    def __init__(self, metrics: Metrics, observation: Observation) -> None:
-        self.metrics = metrics
-        self.observation = observation
-        self._told_at = float("-inf")
-        self._untold = 0
-
-    def refusal(self, request: Request, error: Exception) -> Refused:
-        """The refusal that the caller gets. Of an unexpected error it says only that there was one.
-
-        The log has the error with its traceback, at most once a second: a broken plugin must not fill the disk.
-        """
-        if isinstance(error, Refused):
-            return error
-        Context().run(self._log, request, error)
-        return Failed("The event could not be processed. It was not stored.")
-
-    def _log(self, request: Request, error: Exception) -> None:
-        """Runs in a separate context: events of many requests end in one callback of their commit."""
-        current_request.set(request)
-        now = time.monotonic()
-        self._untold += 1
-        if now - self._told_at >= 1:
-            more = f"; {self._untold - 1} more have failed since the last such line" if self._untold > 1 else ""
-            log.error("a request to %s failed%s", request.endpoint.operation(batch=request.batch), more, exc_info=error)
-            self._told_at, self._untold = now, 0
-
-
-class RequestEvents:
+class RequestEvents(Processing):
     """The events of a request, from its arrival to its answer. Its admission sets `principal` and `translation`.
 
     `give` takes the answer, in the event loop. It must not raise.
@@ -102,7 +66,7 @@ class RequestEvents:
         """The endpoint that metrics count each event for."""
         self.keys: list[str] = []
         """The key that metrics count each event for."""
-        self.sent: Mapping[int, Sent] = _NOTHING if outcomes.observation.observer is None else {}
+        self.sent: Mapping[int, Sent] = _NOTHING if outcomes.observer is None else {}
         """For an observer, what the body of each event says about it, by its index."""
         self.room: Backpressure | None = None
         """The limits with the room of a single event, which is released at the end."""
@@ -114,23 +78,12 @@ class RequestEvents:
         """Results of events that are refused or dropped while they are read, by their index in the request."""
 
     def refuse(self, error: Exception) -> None:
-        """Refuse the whole request. `request.events` is the number of its events, as far as known."""
-        request, metrics = self.request, self._outcomes.metrics
-        refused = self._outcomes.refusal(request, error)
-        metrics.count(request.endpoint, "", refused.outcome, request.events)
-        metrics.count_refusal(request.endpoint, "", refused, request.events)
-        metrics.took(request.endpoint, time.perf_counter() - self.started, batch=request.batch)
-        answer = problem(refused, intake=request.intake)
+        """Refuse the whole request."""
+        answer = self._outcomes.refuse(self.request, error, time.perf_counter() - self.started)
         if isinstance(error, NoRoom):
-            metrics.batch_refused(error.by)
+            self._outcomes.metrics.batch_refused(error.by)
             answer = msgspec.structs.replace(answer, late=True)
         self._give(answer)
-        observer = self._outcomes.observation.observer
-        if observer is not None:
-            observer.see_refusal(
-                request.endpoint, request.id, request.received_at, refused,
-                several=request.batch or request.events > 1, intake=request.intake, events=request.events,
-            )  # fmt: skip
 
     def read(self, raw: bytes, record_id: str, *, max_size: int | None = None) -> Event | None:
         """The next event; None if it is refused or dropped, which `end` notes."""
@@ -172,14 +125,13 @@ class RequestEvents:
             self.sent[len(self.keys)] = Sent(get("key"), get("anonymousId"), get("userId"))
         return message
 
-    def end(self, stored: Sequence[Result]) -> None:
-        """Count the events, and answer the request. `stored` has the results of the events that `read` has returned."""
+    def end(self, results: Sequence[Result]) -> None:
+        """Count the events, and answer the request. `results` are those of the events that `read` has returned."""
         if self.room is not None:
             self.room.release()
         request, metrics = self.request, self._outcomes.metrics
-        results = stored
         if self._ended:
-            rest = iter(stored)
+            rest = iter(results)
             results = [self._ended[index] if index in self._ended else next(rest) for index in range(len(self.keys))]
         answers: list[Session | Refused] = []
         refusals: list[int] = []
@@ -206,9 +158,8 @@ class RequestEvents:
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._outcomes.refusal(request, error)
         self._give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
-        observer = self._outcomes.observation.observer
-        if observer is not None:
-            observer.see_results(request, self, results, answers, refusals)
+        if self._outcomes.observer is not None:
+            self._outcomes.observer.see_results(self, results, answers, refusals)
 
 
 _NOTHING: Mapping[int, Sent] = MappingProxyType({})
@@ -220,13 +171,16 @@ class Parts:
     A part has about a megabyte of events at most. Beside single events, it has as many as one step handles.
     """
 
-    def __init__(self, events: RequestEvents, bodies: Sequence[msgspec.Raw | bytes], max_size: int, pace: Pace) -> None:
-        """`max_size` bounds each event."""
+    def __init__(
+        self, events: RequestEvents, bodies: Sequence[msgspec.Raw | bytes], max_size: int, backpressure: Backpressure
+    ) -> None:
+        """`max_size` bounds each event. `backpressure` is that of the events' partition."""
         self._events = events
         self._bodies = bodies
         self._ids = next_uuids(events.request.id)
         self._max_size = max_size
-        self._pace = pace
+        self._backpressure = backpressure
+        self._checked = False
         self._at = self._end = 0
 
     @property
@@ -236,7 +190,7 @@ class Parts:
 
     def next_weight(self) -> int:
         """Choose the events of the next part. Returns their number, or more if they are large."""
-        most = FEW if self._pace.is_beside_singles() else len(self._bodies)
+        most = FEW if self._backpressure.demand.is_beside_singles() else len(self._bodies)
         size, end = 0, self._at
         for body in self._bodies[self._at : self._at + most]:
             length = len(memoryview(body))
@@ -248,11 +202,19 @@ class Parts:
         return max(end - self._at, size // _USUAL_SIZE)
 
     def read(self, steps: Steps) -> Iterator[Event | None]:
-        """The events of the next part, each read when the caller asks for it. Ends the steps with the last one."""
+        """The events of the next part, each read when the caller asks for it. Ends the steps with the last one.
+
+        Raises `Unavailable` before the first event of all if no more are stored.
+        """
         while self._at < self._end:
             body, record_id = self._bodies[self._at], next(self._ids)
             self._at += 1
-            yield self._events.read(bytes(body), record_id, max_size=self._max_size)
-            if steps.is_over() and self._pace.is_beside_singles():
+            event = self._events.read(bytes(body), record_id, max_size=self._max_size)
+            if event is not None and not self._checked:
+                self._backpressure.check()
+                self._checked = True
+            yield event
+            del event  # before the next one is made
+            if steps.is_over() and self._backpressure.demand.is_beside_singles():
                 break
         steps.end()

@@ -10,7 +10,7 @@ import msgspec
 from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
 
-__all__ = ["Answer", "problem", "problem_body"]
+__all__ = ["Answer", "problem"]
 
 log = logging.getLogger("ingestd.pipeline")
 
@@ -52,7 +52,3 @@ def problem(refused: Refused, *, allow: str | None = None, intake: Intake | None
         except Exception:
             log.exception("the intake %s cannot add to a problem document", intake.endpoint.value)
     return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)
-
-
-def problem_body(refused: Refused, intake: Intake | None) -> bytes:
-    return problem(refused, intake=intake).body

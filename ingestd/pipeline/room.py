@@ -1,4 +1,4 @@
-"""The room for what waits in the daemon, and the turns in which its senders get it.
+"""The room for work that waits in the daemon, and the turns in which its senders get it.
 
 Single events are counted by their number, batches and large events by their bytes. Each partition has a `Backpressure`.
 """
@@ -15,9 +15,12 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.events import Principal, Request
 from ingestd.support.addresses import network_of
 
-from .pace import Pace, Steps
+from .demand import Demand, Steps
 
-__all__ = ["Backpressure", "NoRoom", "Place", "Room", "Sender", "Turns"]
+__all__ = ["SMALL", "Backpressure", "NoRoom", "Place", "Room", "Sender", "Turns", "is_long"]
+
+SMALL = 8 << 10
+"""Bytes of a body that takes no longer than a usual event."""
 
 _EVENT = 64  # bytes that the daemon keeps for each event of a waiting batch, besides the body
 
@@ -32,6 +35,11 @@ Sender = tuple[Hashable, Hashable]
 _Waiter = tuple[int, "asyncio.Future[None]"]
 
 
+def is_long(request: Request) -> bool:
+    """Whether the body takes more than a moment to decode and parse, as far as one can tell before."""
+    return request.size > SMALL or request.headers.get("Content-Encoding") is not None
+
+
 class Turns:
     """`most` returns the limit. Work larger than the limit has its turn when nothing else is in progress.
 
@@ -41,21 +49,26 @@ class Turns:
     another partition. So each of them may have one piece of work in progress even if the others have used the limit up.
     """
 
-    __slots__ = ("_line", "_whole", "in_hand")
+    __slots__ = ("_first", "_line", "_most", "_total", "_waiting", "in_hand")
 
     def __init__(self, most: Callable[[], int], beside: Turns | None = None) -> None:
         self.in_hand = 0
         self._line: dict[Hashable, dict[Hashable, deque[_Waiter]]] = {}
         """Waiting work by key and address. The first key and its first address have waited longest for a turn."""
-        self._whole: _Whole = _Whole(most) if beside is None else beside._whole
+        self._first: Turns = self if beside is None else beside._first
+        """The limit of all turns beside each other is the limit of the first, which has the following members."""
+        self._most = most
+        self._total = 0
+        self._waiting: dict[Turns, None] = {}
+        """The turns with waiting work. The first one has waited longest since it last began any."""
 
     def begin_at_once(self, size: int) -> bool:
         """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
-        whole = self._whole  # not by other methods, because each event does this
-        if self._line or (self.in_hand and whole.in_hand + size > whole.most()):
+        first = self._first  # not by other methods, because each event does this
+        if self._line or (self.in_hand and first._total + size > first._most()):
             return False
         self.in_hand += size
-        whole.in_hand += size
+        first._total += size
         return True
 
     async def begin(self, size: int, sender: Sender = (None, None)) -> None:
@@ -65,7 +78,7 @@ class Turns:
         future = asyncio.get_running_loop().create_future()
         key, address = sender
         self._line.setdefault(key, {}).setdefault(address, deque()).append((size, future))
-        self._whole.waiting[self] = None
+        self._first._waiting[self] = None
         try:
             await future
         except asyncio.CancelledError:
@@ -74,68 +87,42 @@ class Turns:
             raise
 
     def end(self, size: int) -> None:
-        whole = self._whole
+        first = self._first
         self.in_hand -= size
-        whole.in_hand -= size
-        if whole.waiting:
-            whole.begin_waiting()
+        first._total -= size
+        begun = bool(first._waiting)
+        while begun:  # one piece of each of the turns at a time
+            begun = False
+            for turns in [*first._waiting]:
+                begun = turns._begin_next() or begun
 
-    def begin_next(self) -> bool:
-        """Begin the next work that waits, if it is possible now."""
+    def _begin_next(self) -> bool:
+        """Begin the next work that waits, if it is possible now. These turns go behind the others then."""
+        first = self._first
         while self._line:
-            size, future = next(iter(next(iter(self._line.values())).values()))[0]
-            if future.done():  # its task was cancelled
-                self._take_next()
-                continue
-            if self.in_hand and self._whole.in_hand + size > self._whole.most():
+            key, addresses = next(iter(self._line.items()))
+            address, queue = next(iter(addresses.items()))
+            size, future = queue[0]
+            is_there = not future.done()  # else its task was cancelled
+            if is_there and self.in_hand and first._total + size > first._most():
                 return False
-            self._take_next()
-            self.in_hand += size
-            self._whole.in_hand += size
-            future.set_result(None)
-            return True
+            # The key goes to the end of the line, and so does the address within the key.
+            queue.popleft()
+            del self._line[key], addresses[address]
+            if queue:
+                addresses[address] = queue
+            if addresses:
+                self._line[key] = addresses
+            if is_there:
+                self.in_hand += size
+                first._total += size
+                future.set_result(None)
+            del first._waiting[self]
+            if self._line:
+                first._waiting[self] = None
+            if is_there:
+                return True
         return False
-
-    def _take_next(self) -> None:
-        """Remove the next work from the line. Its key goes to the end, and so does its address within the key."""
-        key = next(iter(self._line))
-        addresses = self._line.pop(key)
-        address = next(iter(addresses))
-        queue = addresses.pop(address)
-        queue.popleft()
-        if queue:
-            addresses[address] = queue
-        if addresses:
-            self._line[key] = addresses
-
-    @property
-    def is_waiting(self) -> bool:
-        return bool(self._line)
-
-
-class _Whole:
-    """The limit that some `Turns` share."""
-
-    __slots__ = ("in_hand", "most", "waiting")
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self.in_hand = 0
-        self.most = most
-        self.waiting: dict[Turns, None] = {}
-        """The turns with waiting work. The first one has waited longest since it last began any."""
-
-    def begin_waiting(self) -> None:
-        """Begin waiting work, one piece of each of the turns at a time."""
-        has_begun = True
-        while has_begun:
-            has_begun = False
-            for turns in [*self.waiting]:
-                if turns.begin_next():
-                    has_begun = True
-                    del self.waiting[turns]
-                    self.waiting[turns] = None
-                if not turns.is_waiting:
-                    del self.waiting[turns]
 
 
 class NoRoom(Unavailable):
@@ -200,19 +187,28 @@ class Room:
 
 
 class Place:
-    """The place of one batch or large event in the room, from its arrival until it is durable."""
+    """The place of one batch or large event in the room, from its arrival until it is durable. A context manager."""
 
-    __slots__ = ("_address", "_events", "_parts", "_room", "_size", "sender")
+    __slots__ = ("_address", "_backpressure", "_events", "_index_of", "_parts", "_request", "_room", "_size", "sender")
 
-    def __init__(self, room: Room, request: Request) -> None:
-        self._room = room
+    def __init__(
+        self,
+        backpressure: Backpressure,
+        request: Request,
+        index_of: Callable[[Principal | None], int] = lambda principal: 0,
+    ) -> None:
+        """`index_of` returns the index of a sender's partition. `backpressure` is that of any partition."""
+        self._backpressure = backpressure
+        self._room = backpressure.room
+        self._request = request
+        self._index_of = index_of
         self._address = network_of(request.peer) if request.peer else None
         self._size = self._events = 0
         self._parts: tuple[Hashable, ...] = ()
         self.sender: Sender = (None, self._address)
-        room.batches += 1
+        self._room.batches += 1
 
-    def take(self, size: int, principal: Principal | None = None, *, events: int = 0, partition: int = 0) -> None:
+    def take(self, size: int, principal: Principal | None = None, *, events: int = 0) -> None:
         """Take so many bytes of the room, instead of the bytes that it has now. Raises `NoRoom`; then it has none.
 
         `principal` is None as long as the sender is unknown. `events` is the number of events, once it is known.
@@ -224,10 +220,20 @@ class Place:
         size += events * _EVENT
         address = None if is_signed or self._address is None else ("address", self._address)
         kind = "signed" if is_signed else "public"
-        parts = (("key", key), address, kind, (kind, partition))
+        parts = (("key", key), address, kind, (kind, self._index_of(principal)))
         self._room.take(size, *parts)
         self._size, self._events, self._parts = size, events, parts
         self._room.events += events
+
+    @contextlib.asynccontextmanager
+    async def reading(self, principal: Principal | None = None) -> AsyncIterator[Steps]:
+        """Wait until the body may be decoded and split. Raises `NoRoom`."""
+        self.take(self._request.size, principal)
+        if not is_long(self._request):
+            yield Steps()
+            return
+        with await self._backpressure.begin_piece(self.sender) as steps:
+            yield steps
 
     def __enter__(self) -> Place:
         return self
@@ -260,7 +266,7 @@ class Backpressure:
         most: int = 0,
         most_buffered: int = _MOST_BUFFERED,
         *,
-        pace: Pace | None = None,
+        demand: Demand | None = None,
         beside: Backpressure | None = None,
     ) -> None:
         """`most` and `most_buffered` are those of `Room`."""
@@ -269,9 +275,9 @@ class Backpressure:
         """The reason why no more events of the partition are stored; None: they are stored."""
         self.room: Room = Room(most, most_buffered) if beside is None else beside.room
         self.room.partitions += 1
-        self.pace: Pace = (pace or Pace()) if beside is None else beside.pace
-        self._batches: Turns = Turns(self.pace.most_of_batches, None if beside is None else beside._batches)
-        self._pieces: Turns = Turns(self.pace.most_pieces) if beside is None else beside._pieces
+        self.demand: Demand = (demand or Demand()) if beside is None else beside.demand
+        self._batches: Turns = Turns(self.demand.most_of_batches, None if beside is None else beside._batches)
+        self._pieces: Turns = Turns(self.demand.most_pieces) if beside is None else beside._pieces
         """Pieces of long work, of all partitions, that may use the event loop now."""
         self.parsing: Turns = Turns(lambda: _PARSED, None if beside is None else beside.parsing)
         """Bytes of single events from their parsing until their record."""
@@ -326,4 +332,4 @@ class Backpressure:
         Beside single events there is one piece at a time.
         """
         await self._pieces.begin(1, sender)
-        return Steps(self.pace, partial(self._pieces.end, 1))
+        return Steps(self.demand, partial(self._pieces.end, 1))

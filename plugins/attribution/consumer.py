@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +13,7 @@ from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
 from ingestd.api.record_batch import length_of
 from ingestd.api.store import State
+from ingestd.support.pace import Pace
 from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import currency_code
@@ -49,20 +50,6 @@ class Rules(NamedTuple):
     """Whether orders, refunds and cancellations of public keys decide nothing."""
 
 
-class _Turn:
-    """A turn of the consumer. It gives way to events when its time is over. `pause` is in seconds."""
-
-    def __init__(self, step: Step, pause: float) -> None:
-        self._step = step
-        self._pause = pause
-        self._until = perf_counter() + _TURN
-
-    async def give_way(self) -> None:
-        if perf_counter() > self._until:
-            await self._step.give_way(self._pause)
-            self._until = perf_counter() + _TURN
-
-
 class Tally(NamedTuple):
     """The counters: orders by result, refunds and cancellations by result, and ignored amounts."""
 
@@ -97,14 +84,14 @@ class AttributionConsumer(Consumer):
         exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
         found: list[tuple[int, Seen | Erasure]] = []
         await step.give_way()
-        turn = _Turn(step, 0 if len(records) == self.max_records else self.pause)
+        pace = Pace(_TURN, partial(step.give_way, 0 if len(records) == self.max_records else self.pause))
         for index, record in enumerate(records):
             if (each := read(record, exclusions, unusable_ids)) is not None:
                 found.append((index, each))
-            await turn.give_way()
+            await pace.give_way()
         changes: list[Change] = []
-        step.done = await self._apply_all(records, found, step, changes, turn)
-        await add_all(step.state, changes, turn.give_way)
+        step.done = await self._apply_all(records, found, step, changes, pace)
+        await add_all(step.state, changes, pace.give_way)
 
     async def _apply_all(
         self,
@@ -112,7 +99,7 @@ class AttributionConsumer(Consumer):
         found: Sequence[tuple[int, Seen | Erasure]],
         step: Step,
         changes: list[Change],
-        turn: _Turn,
+        pace: Pace,
     ) -> int | None:
         """Apply events and erasures, each with the index of its record, until the step is large.
 
@@ -123,7 +110,7 @@ class AttributionConsumer(Consumer):
             part = found[start : start + _PART]
             await _load(step.state, [each for _, each in part if isinstance(each, Seen)])
             for index, each in part:
-                await turn.give_way()
+                await pace.give_way()
                 before = len(step.records)
                 if isinstance(each, Erasure):
                     journeys = Journeys(step.state, self._rules.limits, 0)

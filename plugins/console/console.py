@@ -20,7 +20,7 @@ __all__ = ["Console"]
 
 class Console(OperatorsPart):
     def __init__(self, operators: Operators) -> None:
-        self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.observation)
+        self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.outcomes)
         panels = Panels(operators.hooks, operators.store)
         sources = Sources(operators.metrics, operators.problem, operators.retentions, operators.lines, operators.remark)
         self._overview = Overview(sources, panels.ask)

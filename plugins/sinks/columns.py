@@ -11,11 +11,12 @@ import msgspec
 
 from ingestd.api.errors import SinkFailure
 from ingestd.api.events import Record
+from ingestd.support.pace import Pace
 from ingestd.support.record_head import NO_MEMBER, members_reader
 
 __all__ = ["Columns", "DataRefused", "make_rows", "read_columns", "sift"]
 
-_SLICE = 1 << 20  # bytes of records after which other tasks get a turn
+_SLICE = 0.002  # seconds of work after which other tasks get a turn
 _SIFTING = 1.0  # seconds after which a search ends with the faulty records found so far; the others come again
 
 Row = TypeVar("Row")
@@ -64,12 +65,10 @@ async def make_rows(batch: Sequence[Record], row_of: Callable[[Record], Row]) ->
     """The row of each record by its index, and the reason for each record that cannot have a row."""
     rows: dict[int, Row] = {}
     refused: dict[int, str] = {}
-    size = 0
+    pace = Pace(_SLICE)
     for index, record in enumerate(batch):
-        size += len(record.body)
-        if size > _SLICE:
-            size = 0
-            await asyncio.sleep(0)
+        if pace.is_over():
+            await pace.pause()
         try:
             rows[index] = row_of(record)
         except RecursionError:

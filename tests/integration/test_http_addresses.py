@@ -19,8 +19,7 @@ from ingestd.api.options import Network
 from ingestd.config import HttpOptions
 from ingestd.http.client_address import Peers
 from ingestd.http.client_connection import Client, Phase
-from ingestd.http.connection_limits import Admitted, Connections
-from ingestd.http.eviction import Evictable
+from ingestd.http.connection_limits import Admitted, Connections, Evictable
 from ingestd.observability.metrics import Metrics
 from tests.integration.test_http_limits import HEAD, WHOLE, assert_refused, refusals, until
 from tests.integration.test_http_limits import Client as Caller
@@ -200,7 +199,7 @@ class Silent(Client):
         self.close()
 
     def close(self) -> None:
-        self.connections.closed(self)
+        self.connections.move(self, "closed")
 
     def stop_reading(self) -> None:
         raise AssertionError
@@ -229,12 +228,12 @@ async def close_one_after_the_other(crowd: list[tuple[str | None, Phase, int]]) 
     evictable = Evictable(clients, 5)
     while (next_one := evictable.next()) is not None:
         assert isinstance(next_one, Silent)
-        waiting = [each for each in clients if each.is_open and each.phase != "answer" and each.since <= 5]
+        waiting = [each for each in clients if each.phase not in {"answer", "closed"} and each.since <= 5]
 
         def rank(client: Client) -> tuple[int, bool, float]:
-            count = sum(each.is_open and each.origin == client.origin for each in clients)
+            count = sum(each.phase != "closed" and each.origin == client.origin for each in clients)
             return -(count if client.origin is not None else 1), client.phase in {"headers", "body"}, client.since
 
         assert rank(next_one) == min(map(rank, waiting))
         next_one.close()
-    assert not [each for each in clients if each.is_open and each.phase != "answer" and each.since <= 5]
+    assert not [each for each in clients if each.phase not in {"answer", "closed"} and each.since <= 5]

@@ -110,7 +110,7 @@ def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: b
 async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.http.held_back._SECONDS", 0.05)
+    monkeypatch.setattr("ingestd.http.app._HELD_BACK", 0.05)
     chance = random.Random(6)
     alike = 0
     statuses: Counter[int] = Counter()

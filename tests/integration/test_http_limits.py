@@ -395,7 +395,7 @@ async def test_bytes_that_come_between_two_requests_are_bounded(tmp_path: Path) 
         await until(lambda: len(public.ingest.active) == number)
 
         def between() -> list[FastConnection]:
-            found = [each for each in public.connections._open if each.phase == "request"]
+            found = [each for each in public.connections._open if each.phase == "answered"]
             return [each for each in found if isinstance(each, FastConnection)]
 
         slow.go.set()

@@ -18,10 +18,10 @@ from ingestd.api.events import Endpoint
 from ingestd.api.options import Address, HostName
 from ingestd.api.outcomes import Outcome
 from ingestd.config import OpsOptions
-from ingestd.http.allowed_hosts import OwnHosts
 from ingestd.http.operators import OpsRoute
-from ingestd.http.ops import make_ops_app
-from ingestd.pipeline.observation import Observation
+from ingestd.http.ops import OwnHosts, make_ops_app
+from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.plugins.console import page_routes as page_handlers
 from ingestd.plugins.console.live import Arrival, ArrivalFilter, LiveEvents, Source
 from ingestd.plugins.console.page_routes import page_routes
@@ -46,7 +46,7 @@ class Listener(NamedTuple):
     port: int
     hosts: OwnHosts
     live: LiveEvents
-    observation: Observation
+    outcomes: Outcomes
 
     async def ask(self, path: str, *lines: str, method: str = "GET", version: str = "1.1") -> Answer:
         """Send a request with exactly these header lines, and read until the end of the connection."""
@@ -71,15 +71,15 @@ async def no_status(parameters: Mapping[str, str]) -> bytes:
 @asynccontextmanager
 async def listening(options: OpsOptions | None = None, *, problem: str | None = None) -> AsyncIterator[Listener]:
     hosts = OwnHosts(options or OpsOptions())
-    observation = Observation()
-    live = live_events(Validator.load(None), "all", observation)
+    outcomes = Outcomes(Metrics())
+    live = live_events(Validator.load(None), "all", outcomes)
     document: OpsRoute = r"/openapi\.json/?", OpenApiHandler, {"make": lambda: b"{}\n"}
     further = [*page_routes(no_status, live), document]
     server = HTTPServer(make_ops_app(CollectorRegistry(), lambda: problem, hosts, further=further))
     sock, port = bind_unused_port()
     server.add_socket(sock)
     try:
-        yield Listener(port, hosts, live, observation)
+        yield Listener(port, hosts, live, outcomes)
     finally:
         server.stop()
         await server.close_all_connections()
@@ -165,7 +165,7 @@ async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.M
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", listener.port))
             client.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await until(lambda: listener.observation.observer is not None, PATIENCE)
+            await until(lambda: listener.outcomes.observer is not None, PATIENCE)
 
             def is_gone() -> bool:
                 for _ in range(100):
@@ -177,14 +177,14 @@ async def test_a_viewer_that_takes_nothing_is_disconnected(monkeypatch: pytest.M
 
 async def test_a_stream_ends_some_time_after_its_last_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TIMING, "viewer_lingers", 0.05)
-    observation = Observation()
-    live = live_events(Validator.load(None), observation=observation)
+    outcomes = Outcomes(Metrics())
+    live = live_events(Validator.load(None), outcomes=outcomes)
     with live.view(ArrivalFilter()), live.view(ArrivalFilter(key="")):
-        assert observation.observer is live
+        assert outcomes.observer is live
     with live.view(ArrivalFilter()):
         await asyncio.sleep(0.2)
-        assert observation.observer is live  # somebody has come back
-    await until(lambda: observation.observer is None, PATIENCE)
+        assert outcomes.observer is live  # somebody has come back
+    await until(lambda: outcomes.observer is None, PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ async def answer(door: Door, path: str, body: bytes) -> tuple[Answer, float]:
     operation = settings.routes.find(path)
     assert operation is not None
     request = Request(
-        operation.endpoint, {"Authorization": "Bearer shop"}, lambda *_: body,
+        operation.endpoint, {"Authorization": "Bearer shop"}, body,
         received_at=times.now(), batch=operation.batch, intake=operation.intake, route=operation.route,
     )  # fmt: skip
     begun = time.process_time()
@@ -92,9 +92,7 @@ async def test_a_faulty_batch_takes_at_most_three_times_a_valid_one(tmp_path: Pa
     async with opened(tmp_path) as door:
         found = {kind.name: await excess(door, kind) for kind in KINDS}
         assert {name: seconds for name, seconds in found.items() if seconds > 0} == {}
-        with live_events(Validator.load(None), observation=door.ingest.settings.pipeline.observation).view(
-            ArrivalFilter()
-        ):
+        with live_events(Validator.load(None), outcomes=door.ingest.settings.pipeline.outcomes).view(ArrivalFilter()):
             assert await excess(door, KINDS[0]) <= 0
 
 

@@ -23,8 +23,8 @@ from ingestd.api.events import Endpoint, Event, Principal, Session
 from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
-from ingestd.pipeline import pace
-from ingestd.pipeline.processor import Processor, Result
+from ingestd.pipeline import demand
+from ingestd.pipeline.processor import Processor, Result, Storing
 from ingestd.pipeline.resolver import Resolved
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
@@ -75,9 +75,9 @@ class Daemon:
 
     async def process(self, events: Sequence[Event]) -> list[Result]:
         """The results of a request, once they are durable."""
-        ended: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        await self._processor.process(events, ended.set_result)
-        return await ended
+        storing = Storing()
+        await storing.process(self._processor, list(events))
+        return await storing.results
 
     async def store(self, event: Event) -> Resolved:
         (result,) = await self.process([event])
@@ -183,7 +183,7 @@ async def test_an_event_of_a_known_visitor_takes_one_trip_and_so_does_a_batch(
 async def test_a_batch_of_new_visitors_takes_one_trip_to_load_their_state_and_one_to_store_it(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_STEP", 60.0)  # a slow machine would need pauses, and a trip for each
+    monkeypatch.setattr(demand, "_STEP", 60.0)  # a slow machine would need pauses, and a trip for each
     async with shop(server, tmp_path) as (daemon, _):
         for number in range(3):  # the daemon learns which entries an event needs
             await daemon.store(make_event(f"{number}"))

@@ -76,7 +76,7 @@ class Plugins:
 def _request(credential: str, endpoint: Endpoint) -> Request:
     signature = hmac.new(SECRET.encode(), b"{}", "sha256").hexdigest()
     headers = {"Authorization": f"Bearer {credential}", "x-signature": signature}
-    return Request(endpoint, headers, lambda: b"{}", received_at=now())
+    return Request(endpoint, headers, b"{}", received_at=now())
 
 
 @asynccontextmanager

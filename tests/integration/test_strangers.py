@@ -7,7 +7,6 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -26,11 +25,9 @@ from ingestd.api.times import format_time
 from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.responses import Answer
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
@@ -167,7 +164,7 @@ def requests(sendings: Sequence[Sent], *, with_strangers: bool) -> Iterator[Requ
             body = {"events": [body if sent.key is not None else {"type": "identify", **body}]}
         raw = json.dumps(body).encode()
         record_id = str(UUID(int=(START << 80) + (7 << 76) + (2 << 62) + number))
-        yield Request(endpoint, {}, partial(bytes, raw), received_at=now, id=record_id, batch=sent.batch)
+        yield Request(endpoint, {}, raw, received_at=now, id=record_id, batch=sent.batch)
 
 
 @asynccontextmanager
@@ -183,8 +180,7 @@ async def pipeline_on(backend: Backend, links: Links) -> AsyncIterator[Pipeline]
     metrics, hooks = Metrics(), Hooks(manager)
     yield Pipeline(
         hooks, Validator.load(None), Processors(hooks, backend.store, backend.partitions, [Backpressure(1000)]),
-        Outcomes(metrics, Observation()), HttpOptions(), unusable_ids=daemon.unusable_ids,
-        unusable_id=UnusableIdReports(metrics.unusable_id).report,
+        Outcomes(metrics), HttpOptions(), unusable_ids=daemon.unusable_ids,
     )  # fmt: skip
     await daemon.stop()
 

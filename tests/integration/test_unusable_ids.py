@@ -24,9 +24,8 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.responses import Answer
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
@@ -64,14 +63,13 @@ class Door:
         hooks = Hooks(manager)
         self._pipeline = Pipeline(
             hooks, VALIDATOR, Processors(hooks, backend.store, backend.partitions, [Backpressure(10_000)]),
-            Outcomes(self.metrics, Observation()), HttpOptions(), unusable_ids=UnusableIds(),
-            unusable_id=UnusableIdReports(self.metrics.unusable_id).report,
+            Outcomes(self.metrics), HttpOptions(), unusable_ids=UnusableIds(),
         )  # fmt: skip
 
     async def send(self, endpoint: Endpoint, body: dict[str, Any], *, batch: bool = False) -> dict[str, Any]:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         text = json.dumps(body).encode()
-        request = Request(endpoint, {}, lambda: text, received_at=now(), batch=batch)
+        request = Request(endpoint, {}, text, received_at=now(), batch=batch)
         await self._pipeline.handle(request, answered.set_result)
         answer = await answered
         assert answer.status == 200, answer.body

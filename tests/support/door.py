@@ -19,15 +19,12 @@ from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.hooks.caller import Hooks, register_all
-from ingestd.http.app import BASE_PATH, Ingest
+from ingestd.http.app import BASE_PATH, SERVERS, Ingest
 from ingestd.http.connection_limits import Connections
-from ingestd.http.listeners import SERVERS
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.observation import Observation
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.request_events import Outcomes
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.session import SessionPlugin
 from ingestd.validation.validator import Validator
@@ -109,8 +106,7 @@ async def open_door(
         backpressure = Backpressure(options.max_waiting, int(options.max_buffered))
         pipeline = Pipeline(
             hooks, validator, Processors(hooks, daemon.store, daemon.partitions, [backpressure]),
-            Outcomes(metrics, Observation()), options, unusable_ids=daemon.unusable_ids,
-            unusable_id=UnusableIdReports(metrics.unusable_id).report, intakes=intakes,
+            Outcomes(metrics), options, unusable_ids=daemon.unusable_ids, intakes=intakes,
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics, intakes)
         connections = Connections(options, metrics, ingest.refusal)

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from ingestd.config import ShowData
-from ingestd.pipeline.observation import Observation
+from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.live import LiveEvents
 from ingestd.validation.validator import Validator
@@ -20,8 +21,8 @@ from .daemon import PATIENCE, Daemon
 __all__ = ["EventStream", "live_events"]
 
 
-def live_events(validator: Validator, level: ShowData = "shape", observation: Observation | None = None) -> LiveEvents:
-    return LiveEvents(Disclosure(level, validator.sources, validator.keys), observation or Observation())
+def live_events(validator: Validator, level: ShowData = "shape", outcomes: Outcomes | None = None) -> LiveEvents:
+    return LiveEvents(Disclosure(level, validator.sources, validator.keys), outcomes or Outcomes(Metrics()))
 
 
 class EventStream:

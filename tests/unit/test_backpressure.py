@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ingestd.api.errors import Unavailable
-from ingestd.pipeline.pace import FEW, Pace
+from ingestd.pipeline.demand import FEW, Demand
 from ingestd.pipeline.room import Backpressure
 
 
@@ -21,13 +21,13 @@ class Batch:
         self.task = asyncio.create_task(self._work(backpressure, count))
 
     async def _work(self, backpressure: Backpressure, count: int) -> None:
-        backpressure.pace.want(count)
+        backpressure.demand.want(count)
         try:
             async with backpressure.turn(count, (None, None)):
                 self.begun = True
                 await self.end.wait()
         finally:
-            backpressure.pace.want(-count)
+            backpressure.demand.want(-count)
 
 
 async def batches(backpressure: Backpressure, *counts: int) -> list[Batch]:
@@ -123,7 +123,7 @@ async def test_a_batch_cancelled_at_its_turn_passes_it_to_the_next() -> None:
 
 async def test_endless_batches_leave_turns_to_others() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, *[100] * 64)
     for _ in range(79):
         clock.now += 0.125
@@ -155,7 +155,7 @@ async def test_endless_batches_leave_turns_to_others() -> None:
 
 async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commits() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     for in_hand in [8] * 319 + [2] * 600:  # ten seconds with waiting batches, minus the seconds without any batch
         made = await batches(backpressure, *[100] * 8)
         assert begun(made).count(True) == in_hand
@@ -165,12 +165,12 @@ async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commit
 
 
 async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.pace._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.demand._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
-    await backpressure.pace.give_way(0)  # two batches are no burst
+    await backpressure.demand.give_way(0)  # two batches are no burst
     more = await batches(backpressure, 1)
-    waiting = asyncio.create_task(backpressure.pace.give_way(0))
+    waiting = asyncio.create_task(backpressure.demand.give_way(0))
     await turns()
     assert not waiting.done()
     await all_through(more)
@@ -181,26 +181,26 @@ async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: 
 async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
     backpressure = Backpressure(100_000)
     made = await batches(backpressure, 1000)
-    await backpressure.pace.give_way(0)
+    await backpressure.demand.give_way(0)
     await all_through(made)
 
 
 async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.pace._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.pipeline.demand._LONGEST_REST", 3600)
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, *[100] * 64)
-    waiting = asyncio.create_task(backpressure.pace.give_way(0))
+    waiting = asyncio.create_task(backpressure.demand.give_way(0))
     clock.now += 10
     await pass_on(made)
     await waiting
-    await backpressure.pace.give_way(0)
+    await backpressure.demand.give_way(0)
     await all_through(made)
 
 
 async def test_a_few_batches_at_a_time_are_never_a_flood() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, 100, 100)
     for _ in range(100):
         clock.now += 60
@@ -216,7 +216,7 @@ async def test_a_few_batches_at_a_time_are_never_a_flood() -> None:
 
 async def test_a_slow_batch_does_not_make_the_next_one_a_flood() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, 150)
     clock.now += 60
     made += await batches(backpressure, 100)
@@ -226,7 +226,7 @@ async def test_a_slow_batch_does_not_make_the_next_one_a_flood() -> None:
 
 async def test_in_a_flood_a_batch_above_the_limit_runs_alone() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
+    backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, 1000, 1000)
     clock.now += 60
     for _ in range(3):
@@ -281,8 +281,8 @@ async def test_batches_of_a_partition_that_hangs_hold_up_no_batch_of_another() -
 
 async def test_beside_single_events_few_events_of_batches_are_in_progress() -> None:
     clock = Clock()
-    backpressure = Backpressure(100_000, pace=Pace(clock))
-    backpressure.pace.single_at = clock.now
+    backpressure = Backpressure(100_000, demand=Demand(clock))
+    backpressure.demand.single_at = clock.now
     made = await batches(backpressure, *[FEW] * 3)
     assert begun(made) == [True, True, False]
     clock.now += 1
@@ -294,8 +294,8 @@ async def test_beside_single_events_few_events_of_batches_are_in_progress() -> N
 
 async def test_beside_single_events_long_work_rests_for_twice_as_long_as_it_works() -> None:
     clock = Clock()
-    backpressure = Backpressure(100, pace=Pace(clock))
-    backpressure.pace.single_at = clock.now
+    backpressure = Backpressure(100, demand=Demand(clock))
+    backpressure.demand.single_at = clock.now
     steps = await backpressure.begin_piece((None, None))
     following = asyncio.create_task(backpressure.begin_piece((None, None)))
     clock.now += 0.0004
@@ -314,7 +314,7 @@ async def test_beside_single_events_long_work_rests_for_twice_as_long_as_it_work
 
 async def test_without_single_events_long_work_does_not_rest() -> None:
     clock = Clock()
-    backpressure = Backpressure(100, pace=Pace(clock))
+    backpressure = Backpressure(100, demand=Demand(clock))
     several = [await backpressure.begin_piece((None, None)) for _ in range(10)]
     clock.now += 0.004
     assert not several[0].is_over()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Endpoint, Event
-from ingestd.pipeline.event_order import handle_in_order
+from ingestd.pipeline.event_order import EventOrder
 
 
 def event(visitor: str | None, message_id: str | None, user_id: str | None, *, is_event: bool) -> Event:
@@ -56,7 +56,7 @@ def test_an_event_waits_for_earlier_ones_with_a_common_ordering_key_only(
             await asyncio.sleep(0)
         ended.append(number)
 
-    asyncio.run(handle_in_order(events, handle))
+    asyncio.run(EventOrder(events, handle).run())
     assert sorted(begun) == sorted(ended) == [*range(len(events))]
 
 
@@ -76,7 +76,7 @@ async def test_other_events_continue_while_one_waits() -> None:
             await go.wait()
 
     async with asyncio.timeout(10):
-        await handle_in_order(visitors(100), handle)
+        await EventOrder(visitors(100), handle).run()
     assert seen == [*range(100)]
 
 
@@ -88,10 +88,10 @@ async def test_events_that_never_wait_are_handled_in_order_without_tasks() -> No
         tasks.add(len(asyncio.all_tasks()))
         seen.append(number)
 
-    await handle_in_order([None, *visitors(100), None], handle)
+    await EventOrder([None, *visitors(100), None], handle).run()
     assert seen == [*range(100)]
     assert len(tasks) == 1
-    await handle_in_order([], handle)
+    await EventOrder([], handle).run()
 
 
 async def test_a_single_event_is_handled_whatever_holds_it() -> None:
@@ -101,10 +101,10 @@ async def test_a_single_event_is_handled_whatever_holds_it() -> None:
     [single] = visitors(1)
     for holder in ((single,), [single], iter([single]), (None, single)):
         seen: list[Event] = []
-        await handle_in_order(holder, handle)
+        await EventOrder(holder, handle).run()
         assert seen == [single]
     seen = []
-    await handle_in_order((None,), handle)
+    await EventOrder((None,), handle).run()
     assert seen == []
 
 
@@ -119,7 +119,7 @@ async def test_an_event_is_read_when_all_earlier_ones_have_ended_or_wait() -> No
     async def handle(number: int, event: Event) -> None:
         ended.append(number)
 
-    await handle_in_order(read(), handle)
+    await EventOrder(read(), handle).run()
 
 
 async def test_a_timeout_of_an_event_that_waits_ends_that_event_alone() -> None:
@@ -136,7 +136,7 @@ async def test_a_timeout_of_an_event_that_waits_ends_that_event_alone() -> None:
         ended.append(number)
 
     async with asyncio.timeout(10):
-        await handle_in_order(visitors(5), handle)
+        await EventOrder(visitors(5), handle).run()
     assert sorted(ended) == [-1, 0, 1, 2, 3, 4]
 
 
@@ -151,7 +151,7 @@ async def test_all_events_begin_in_the_turn_in_which_one_waits() -> None:
             asyncio.get_running_loop().call_soon(turn.set)
             await turn.wait()
 
-    await handle_in_order(visitors(30), handle)
+    await EventOrder(visitors(30), handle).run()
     assert begun == [*range(30)]
 
 
@@ -165,4 +165,4 @@ async def test_an_event_stays_in_its_task_and_its_context_when_it_waits() -> Non
         assert asyncio.current_task() is task
         assert marked.get() == number
 
-    await handle_in_order(visitors(30), handle)
+    await EventOrder(visitors(30), handle).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from ingestd.http.held_back import HeldBack
+from ingestd.http.app import HeldBack
 
 
 async def test_answers_come_late_in_their_order() -> None:

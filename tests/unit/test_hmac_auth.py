@@ -62,15 +62,22 @@ def request(
         headers["X-Signature"] = signature
     if encoding:
         headers["Content-Encoding"] = encoding
-    return Request(
-        endpoint,
-        headers,
-        lambda: decode_body(body, encoding, 4 * 2**20),
-        received_at=at,
-        batch=batch,
-        decode_small=lambda most: decode_body(body, encoding, most),
-        peer=peer,
-    )
+    return Request(endpoint, headers, Sent(body, encoding), received_at=at, batch=batch, peer=peer)
+
+
+class Sent:
+    """A body as it was sent."""
+
+    def __init__(self, body: bytes, encoding: str) -> None:
+        self.body = body
+        self.encoding = encoding
+        self.size = len(body)
+
+    def decode(self, most: int | None = None) -> bytes:
+        return decode_body(self.body, self.encoding, 4 * 2**20 if most is None else most)
+
+    def free(self, content: bytes) -> None:
+        """Keeps the body: a test may read it again."""
 
 
 async def started(daemon: PluginDaemon, *keys: Key) -> HmacPlugin:

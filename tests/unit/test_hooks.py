@@ -18,7 +18,7 @@ from ingestd.api.hookspecs import HOOK_NAMESPACE, Daemon
 from ingestd.api.store import State
 from ingestd.hooks.caller import HookFailure, Hooks, register_all
 
-REQUEST = Request(Endpoint.TRACK, {}, lambda: b"{}", received_at=0)
+REQUEST = Request(Endpoint.TRACK, {}, b"{}", received_at=0)
 STATE = cast("State", object())  # the hooks pass it on and do not use it
 
 

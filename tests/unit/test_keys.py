@@ -59,7 +59,7 @@ PUBLIC = ("--kind", "public", "--tenant", "shop")
 
 def request(credential: str | None, endpoint: Endpoint = Endpoint.TRACK) -> Request:
     headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
-    return Request(endpoint, headers, lambda: b"{}", received_at=now())
+    return Request(endpoint, headers, b"{}", received_at=now())
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -40,7 +40,7 @@ def record(message: object, *arguments: object, error: BaseException | None = No
 def answering(authorization: str = f"Bearer {KEY}", **headers: str) -> Iterator[Request]:
     """Lines logged in this context are logged during the answer to this request."""
     named = {"Authorization": authorization, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    request = Request(Endpoint.TRACK, named, lambda: b"", received_at=0)
+    request = Request(Endpoint.TRACK, named, b"", received_at=0)
     token = current_request.set(request)
     try:
         yield request

@@ -26,7 +26,7 @@ class Gate:
         self._plugin = RateLimitPlugin(options, clock=lambda: self.now)
 
     def refusal(self, key: str | None = "key", peer: str = "203.0.113.7") -> Limited | None:
-        request = Request(Endpoint.TRACK, {}, lambda: b"", received_at=0, peer=peer)
+        request = Request(Endpoint.TRACK, {}, b"", received_at=0, peer=peer)
         try:
             self._plugin.screen(request)
             self._plugin.admit(request, None if key is None else Principal("shop", key))
@@ -238,16 +238,22 @@ def test_an_address_over_its_rate_is_refused_before_other_work() -> None:
     now = 1000 * SECOND
     plugin = RateLimitPlugin(Options(per_address=rate("2/d"), per_key=rate("1/d")), clock=lambda: now)
 
-    def unread() -> bytes:
-        raise AssertionError("the body was decoded")
+    class Unread:
+        size = 0
 
-    request = Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.7")
+        def decode(self, most: int | None = None) -> bytes:
+            raise AssertionError("the body was decoded")
+
+        def free(self, content: bytes) -> None:
+            raise AssertionError("the body was decoded")
+
+    request = Request(Endpoint.TRACK, {}, Unread(), received_at=0, peer="203.0.113.7")
     for _ in range(10):
         plugin.screen(request)  # takes no token
     plugin.admit(request, None)
     with pytest.raises(Limited, match="address"):
         plugin.screen(request)
-    plugin.screen(Request(Endpoint.TRACK, {}, unread, received_at=0, peer="203.0.113.8"))
+    plugin.screen(Request(Endpoint.TRACK, {}, Unread(), received_at=0, peer="203.0.113.8"))
 
 
 def test_a_refusal_by_one_limit_does_not_count_for_the_other() -> None:

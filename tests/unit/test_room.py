@@ -16,22 +16,24 @@ MIB = 1 << 20
 BUFFERED = 24 * MIB
 
 
-def place(backpressure: Backpressure, address: str = "") -> Place:
-    return Place(backpressure.room, Request(Endpoint.TRACK, {}, bytes, received_at=0, peer=address))
+def place(backpressure: Backpressure, address: str = "", *, partition: int = 0) -> Place:
+    return Place(backpressure, Request(Endpoint.TRACK, {}, b"", received_at=0, peer=address), lambda _: partition)
 
 
 def sender(key: str, *, signed: bool = False) -> Principal:
     return Principal("shop", key, signed=signed)
 
 
-def fill(backpressure: Backpressure, size: int, who: list[tuple[str, Principal | None]], **more: Any) -> list[Place]:
+def fill(
+    backpressure: Backpressure, size: int, who: list[tuple[str, Principal | None]], *, partition: int = 0
+) -> list[Place]:
     """Let these senders, by address and key, take places in turn until none of them finds room."""
     taken = []
     while who:
         for address, principal in [*who]:
-            one = place(backpressure, address)
+            one = place(backpressure, address, partition=partition)
             try:
-                one.take(size, principal, **more)
+                one.take(size, principal)
             except NoRoom:
                 one.leave()
                 who.remove((address, principal))

@@ -38,9 +38,7 @@ instants = st.integers(RECEIVED - 3 * DAY, RECEIVED + 3 * DAY)
 
 
 def request(path: str = "/v1/batch", query: str = "", **headers: str) -> Request:
-    return Request(
-        INTAKE.endpoint, headers, lambda: b"", received_at=RECEIVED, intake=INTAKE, route=ROUTES[path], query=query
-    )
+    return Request(INTAKE.endpoint, headers, b"", received_at=RECEIVED, intake=INTAKE, route=ROUTES[path], query=query)
 
 
 def translation(

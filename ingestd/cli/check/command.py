@@ -28,7 +28,7 @@ from ingestd.daemon.process import files_needed
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
-from ingestd.http.app import BASE_PATH
+from ingestd.http.routes import BASE_PATH
 from ingestd.validation.validator import Validator
 
 from .config_faults import every_fault, show_risks, sink_risks, url_risks

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from http.client import responses
 from typing import TYPE_CHECKING, cast
 
 from tornado.httputil import HTTPHeaders, HTTPInputError
@@ -13,7 +11,7 @@ from tornado.httputil import HTTPHeaders, HTTPInputError
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 from ingestd.http.body import MOST_BODY
-from ingestd.http.client_connection import Client, RequestReader, malformed
+from ingestd.http.client_connection import Client, RequestReader, head_of, malformed
 
 from .body import Body, ChunkedBody, FixedBody
 from .head_parser import (
@@ -39,7 +37,6 @@ log = logging.getLogger("ingestd.http")
 
 _MOST_HELD = 65536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LINE_END = re.compile("[\r\n]")
 
 
 class FastConnection(asyncio.BufferedProtocol, Client):
@@ -62,32 +59,28 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._body: Body = FixedBody(0)
         self._rest = b""
         """Bytes that have arrived and are not parsed yet, such as the start of a head."""
-        self._holding = False
-        """Whether bytes that arrive are held, and not parsed yet."""
         self._ended = False
         """Whether the client has closed its sending side."""
-        self._flushed = True
-        """Whether the transport has nothing left to write."""
 
     # Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # other loops' transports are not of asyncio's class
         self._transport.set_write_buffer_limits(0)  # so that asyncio reports when all bytes have gone out
-        if not self.is_open:
+        if self.phase == "closed":
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._server.buffer
 
     def buffer_updated(self, count: int) -> None:
-        if self.phase == "end":
+        if self.phase in {"end", "closed"}:
             return
         data = self._server.view[:count].tobytes()
         if self._rest:
             data = self._rest + data
         self._rest = data
-        if not self._holding:
+        if not self._is_holding():
             self.connections.arrived(self, count)
             if self.connections.is_far_too_much(count):
                 self.connections.refuse_at_once(self)
@@ -106,24 +99,22 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def eof_received(self) -> bool:
         """Return whether the connection stays open: the client may still wait for an answer."""
         self._ended = True
-        return self._holding or self._is_leaving()
+        return self._is_holding() or self.phase == "end"
 
     def pause_writing(self) -> None:
-        self._flushed = False
+        """The transport tells how much is left to write."""
 
     def resume_writing(self) -> None:
         """Continue when the client has taken all bytes."""
-        self._flushed = True
-        if self.unread:
-            self.release(self.unread)
-            self.unread = 0
-        if self._is_leaving():
+        self.release(self.unread)
+        self.unread = 0
+        if self.phase == "end":
             self._leave()
-        elif self.phase == "request":
+        elif self.phase == "answered":
             self._go_on_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.closed(self)
+        self.connections.move(self, "closed")
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.on_connection_close()
@@ -151,7 +142,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self.exchange is not None and self.exchange.hold_back(self._refuse_malformed):
             self.release(self.received)
             self.stop_reading()
-        elif self.phase != "end":
+        elif self.phase not in {"end", "closed"}:
             self.refuse(malformed(), Refusal.MALFORMED)
 
     def _read_head(self) -> None:
@@ -205,7 +196,6 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         self._end_request(reader)
 
     def _end_request(self, reader: RequestReader) -> None:
-        self._holding = True
         self.connections.move(self, "answer")
         reader.finish()
         self._reader = None
@@ -218,23 +208,25 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         asyncio.get_running_loop().call_soon(self._go_on, context=self._server.context.copy())
 
     def _go_on(self) -> None:
-        """Parse the bytes that have been held."""
-        if self.phase == "end":
-            return
-        self._holding = False
-        if self._rest and self.phase == "request":
-            self.connections.move(self, "headers")
+        if self.phase == "answered":  # it was not refused meanwhile
+            self.connections.move(self, "headers" if self._rest else "request")
+            self._parse_held()
+
+    def _parse_held(self) -> None:
+        """Parse the bytes that have been held, and read on unless more than 64 KiB are held again."""
         if self._rest:
             self._look()
-        self._read_on()
-        if self._ended and not self._holding and not self._is_leaving():
+        transport = self._transport
+        assert transport is not None
+        enough = self._is_holding() and len(self._rest) > _MOST_HELD
+        if not enough and self.phase not in {"end", "closed"} and not transport.is_reading():
+            transport.resume_reading()
+        if self._ended and self.phase in {"request", "headers", "body"}:
             self.close()
 
-    def _read_on(self) -> None:
-        """Resume reading, unless more than 64 KiB are held."""
-        enough = self._holding and len(self._rest) > _MOST_HELD
-        if not enough and self.phase != "end" and self._transport is not None and not self._transport.is_reading():
-            self._transport.resume_reading()
+    def _is_holding(self) -> bool:
+        """Whether bytes that arrive are held, and not parsed yet."""
+        return self.phase == "answer" or self.phase == "answered"  # noqa: PLR1714 - as in `Connections.move`
 
     # Writing
 
@@ -246,11 +238,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
                 headers["Connection"] = "Keep-Alive"
         elif self._last and self._version == "HTTP/1.1":
             headers["Connection"] = "close"
-        lines = [f"HTTP/1.1 {status} {responses[status]}", *(f"{name}: {value}" for name, value in headers.get_all())]
-        for line in lines:
-            if _LINE_END.search(line):
-                raise ValueError(f"a line's end within a header: {line!r}")
-        self.answer("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        self.answer(head_of(status, headers.get_all()) + body)
 
     def answer(self, data: bytes) -> None:
         """Write an answer, and go on to the next request or end the connection."""
@@ -261,22 +249,21 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         if self._last or self.phase == "body":  # the rest of a body would be taken for the next request
             self.close_after_flush()
             return
-        self.connections.move(self, "request")
-        if self._rest:
-            self.connections.held(self, len(self._rest))
-        if not self._flushed:
-            self._hold_unread()
-            return  # the next request is read when the client has taken this answer
-        if self._rest or self._ended:
-            self._go_on_soon()
+        unread = transport.get_write_buffer_size()
+        if not (unread or self._rest or self._ended):
+            self.connections.move(self, "request")
+            return
+        self.connections.move(self, "answered")
+        self.connections.held(self, len(self._rest))
+        if unread:
+            self._hold_unread(unread)
         else:
-            self._holding = False
+            self._go_on_soon()
 
-    def _hold_unread(self) -> None:
+    def _hold_unread(self, count: int) -> None:
         """Count the bytes of answers that the client has not taken, until it takes them."""
-        assert self._transport is not None
-        self.unread = self._transport.get_write_buffer_size()
-        self.connections.held(self, self.unread)
+        self.unread = count
+        self.connections.held(self, count)
 
     # Closing
 
@@ -286,7 +273,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
         return descriptor
 
     def send_raw(self, answer: bytes) -> None:
-        if self.is_open and self._transport is not None:
+        if self._transport is not None:
             self._transport.write(answer)
 
     def drop_rest(self) -> None:
@@ -298,7 +285,8 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._pause()
 
     def stop_reading(self) -> None:
-        self._holding = True
+        self.connections.move(self, "answer")
+        self._last = True
         self._rest = b""
         self._pause()
 
@@ -307,30 +295,26 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._transport.pause_reading()
 
     def close_after_flush(self) -> None:
-        if self.phase == "end":
+        if self.phase in {"end", "closed"}:
             return
-        self.lingers = not self._ended  # even with `Connection: close` a client may have sent more than was read
         self._rest = b""
         self.connections.move(self, "end")
-        if self._flushed:
-            self._leave()
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if unread:
+            self._hold_unread(unread)
         else:
-            self._hold_unread()
-
-    def _is_leaving(self) -> bool:
-        """Whether the connection closes as soon as the client has taken its last answer."""
-        return self.phase == "end" and self.is_open
+            self._leave()
 
     def _leave(self) -> None:
-        if self.is_open:
-            assert self._transport is not None
-            if self.lingers:
-                self.connections.linger(self._transport.get_extra_info("socket"))
-            self.connections.closed(self)
-            self._transport.close()
+        """Close. Even with `Connection: close` a client may have sent more than was read."""
+        assert self._transport is not None
+        if not self._ended:
+            self.connections.linger(self._transport.get_extra_info("socket"))
+        self.connections.move(self, "closed")
+        self._transport.close()
 
     def close(self) -> None:
-        if self.is_open:
-            self.connections.closed(self)
+        if self.phase != "closed":
+            self.connections.move(self, "closed")
             if self._transport is not None:
                 self._transport.abort()

@@ -11,8 +11,7 @@ from typing import Any
 from tornado.netutil import add_accept_handler
 
 from ingestd.config import HttpOptions
-from ingestd.http.accepting import accept_queued, remote_ip
-from ingestd.http.client_connection import StartRequest
+from ingestd.http.client_connection import StartRequest, accept_queued
 from ingestd.http.connection_limits import Connections
 
 from .connection import FastConnection
@@ -68,7 +67,7 @@ class FastServer:
 
     def _accepted(self, sock: socket.socket, address: Any) -> None:
         sock.setblocking(False)
-        admitted = self.connections.admit(sock, remote_ip(sock, address))
+        admitted = self.connections.admit(sock, address)
         if admitted is None:
             sock.close()
             return

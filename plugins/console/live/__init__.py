@@ -11,18 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ingestd.api.errors import Refused, Unavailable
-from ingestd.api.events import Endpoint, Request, Session
-from ingestd.api.intake import Intake
-from ingestd.pipeline.observation import Observation
+from ingestd.api.events import Request, Session
+from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Result
 from ingestd.pipeline.request_events import RequestEvents, Sent
 from ingestd.pipeline.resolver import Resolved
-from ingestd.pipeline.responses import problem_body
 from ingestd.support.periodic import TIMING
 
 from ..disclosure import Disclosure
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
-from .rows import ProblemOf, row_of
+from .rows import row_of
 from .stream import Entry, Stream
 from .viewer import Viewer
 
@@ -33,15 +31,11 @@ _UNKNOWN = Sent()
 
 
 class LiveEvents:
-    """Runs in the event loop. `problem` makes the JSON with which an event was refused.
+    """Runs in the event loop. It is the observer of `outcomes` while there is a stream."""
 
-    It is the observer of `observation` while there is a stream.
-    """
-
-    def __init__(self, disclosure: Disclosure, observation: Observation, problem: ProblemOf = problem_body) -> None:
+    def __init__(self, disclosure: Disclosure, outcomes: Outcomes) -> None:
         self.disclosure = disclosure
-        self._observation = observation
-        self._problem = problem
+        self._outcomes = outcomes
         self._streams: dict[ArrivalFilter, Stream] = {}
         self._viewers: dict[Viewer, Stream] = {}
         self._closed = False
@@ -60,25 +54,21 @@ class LiveEvents:
     def forget(self) -> None:
         """Drop all events. Viewers come again, and their pages drop theirs."""
         self._streams = {}
-        self._observation.observer = None
+        self._outcomes.observer = None
         for viewer in self._viewers:
             viewer.end()
 
     def see_results(
         self,
-        request: Request,
         events: RequestEvents,
         results: Sequence[Result],
         answers: Sequence[Session | Refused],
         refusals: Sequence[int],
     ) -> None:
-        source: Source | None = None
+        several = events.request.batch or len(results) > 1
+        source = _source(events.request, several=several)
 
         def arrival_of(index: int) -> Arrival:
-            nonlocal source
-            several = request.batch or len(results) > 1
-            if source is None:
-                source = Source(request.endpoint, request.id, request.received_at, several, request.intake)
             record, refused, result, answer = None, None, results[index], answers[index]
             if isinstance(answer, Refused):
                 outcome, refused = answer.outcome, answer
@@ -93,19 +83,9 @@ class LiveEvents:
         for stream in self._streams.values():
             stream.offer_all(len(answers), refusals, arrival_of)
 
-    def see_refusal(
-        self,
-        endpoint: Endpoint,
-        request_id: str,
-        at: int,
-        refused: Refused,
-        *,
-        several: bool,
-        intake: Intake | None,
-        events: int = 1,
-    ) -> None:
-        source = Source(endpoint, request_id, at, several, intake)
-        self.offer(Arrival(source, None, endpoint, "", refused.outcome, refused=refused, events=events))
+    def see_refusal(self, request: Request, refused: Refused) -> None:
+        source = _source(request, several=request.batch or request.events > 1)
+        self.offer(Arrival(source, None, request.endpoint, "", refused.outcome, refused=refused, events=request.events))
 
     def offer(self, arrival: Arrival) -> None:
         """Show an event to the viewers that want it."""
@@ -149,15 +129,19 @@ class LiveEvents:
         for each in unused[: max(0, len(self._streams) + 1 - MOST_VIEWERS)]:
             del self._streams[each]
         self._streams[wanted] = stream
-        self._observation.observer = self
+        self._outcomes.observer = self
         return stream
 
     def _row_of(self, number: int, arrival: Arrival) -> bytes:
-        return row_of(number, arrival, self.disclosure, self._problem)
+        return row_of(number, arrival, self.disclosure)
 
     def _drop_unused(self, wanted: ArrivalFilter, stream: Stream, left: int) -> None:
         """Drop a stream if it has no viewer, and had none since so many have left it."""
         if stream.left == left and stream not in self._viewers.values() and self._streams.get(wanted) is stream:
             del self._streams[wanted]
             if not self._streams:
-                self._observation.observer = None
+                self._outcomes.observer = None
+
+
+def _source(request: Request, *, several: bool) -> Source:
+    return Source(request.endpoint, request.id, request.received_at, several, request.intake)

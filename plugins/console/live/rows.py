@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import Refused
-from ingestd.api.intake import Intake
 from ingestd.api.outcomes import Outcome
+from ingestd.pipeline.responses import problem
 from ingestd.support.json_text import decode_json
 
 from ..disclosure import Disclosure
 from .arrivals import MOST_BYTES, Arrival
 
-__all__ = ["ProblemOf", "row_of"]
-
-ProblemOf = Callable[[Refused, Intake | None], bytes]
-"""Makes the JSON with which an event was refused."""
+__all__ = ["row_of"]
 
 _LONGEST = 200  # characters of a caller's text in a row
 
@@ -47,7 +42,7 @@ class _Row(msgspec.Struct, rename="camel", omit_defaults=True):
     """The record or the problem."""
 
 
-def row_of(number: int, arrival: Arrival, disclosure: Disclosure, problem: ProblemOf) -> bytes:
+def row_of(number: int, arrival: Arrival, disclosure: Disclosure) -> bytes:
     """The row of an event, as far as its data may be shown."""
     source, refused = arrival.source, arrival.refused
     row = _Row(
@@ -65,7 +60,7 @@ def row_of(number: int, arrival: Arrival, disclosure: Disclosure, problem: Probl
         row.pointer, row.reason = refused.fault or ("", refused.code)
         row.faults = len(refused.errors)
     if disclosure.level == "all":
-        _show_all(row, arrival, problem)
+        _show_all(row, arrival)
     elif disclosure.level == "shape":
         _show_shape(row, arrival, disclosure)
     body = msgspec.json.encode(row)
@@ -75,7 +70,7 @@ def row_of(number: int, arrival: Arrival, disclosure: Disclosure, problem: Probl
     return body
 
 
-def _show_all(row: _Row, arrival: Arrival, problem: ProblemOf) -> None:
+def _show_all(row: _Row, arrival: Arrival) -> None:
     row.visitor = arrival.ids.anonymous_id[:_LONGEST]
     if not arrival.key:
         row.sent_key = arrival.ids.key[:_LONGEST]
@@ -84,7 +79,7 @@ def _show_all(row: _Row, arrival: Arrival, problem: ProblemOf) -> None:
         first = refused.errors[0] if refused.errors else None
         row.pointer, row.message = first or ("", refused.detail)
         row.pointer, row.message = row.pointer[:_LONGEST], row.message[:_LONGEST]
-        row.detail = msgspec.Raw(problem(refused, arrival.source.intake))
+        row.detail = msgspec.Raw(problem(refused, intake=arrival.source.intake).body)
     elif arrival.record is not None:
         row.detail = msgspec.Raw(arrival.record)
     else:

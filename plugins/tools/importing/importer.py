@@ -12,7 +12,7 @@ from ingestd.api.errors import DuplicateMessage, Refused, Unavailable, WriteConf
 from ingestd.api.events import Event, Record
 from ingestd.api.journal import Append
 from ingestd.api.outcomes import Outcome
-from ingestd.pipeline.processor import Processor, Result
+from ingestd.pipeline.processor import Processor, Result, Storing
 
 from .known_records import FormerCopies, KnownRecords
 from .line_reader import Item, LineReader
@@ -135,30 +135,11 @@ class Importer:
         parts: dict[Processor, list[Stored]] = {}
         for each in items:
             parts.setdefault(self._processor_of(each[1].tenant), []).append(each)
-        begun = [await self._begin(run, processor) for processor, part in parts.items() for run in _runs(part)]
-        await asyncio.gather(*begun)
-
-    async def _begin(self, run: Sequence[Stored], processor: Processor) -> asyncio.Future[None]:
-        """Begin to store items of one kind in a partition. The future is done when they are durable."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def then(results: Sequence[Result | None]) -> None:
-            try:
-                for (line, item), result in zip(run, results, strict=True):
-                    self._end(line, item, result)
-            except Exception as error:  # noqa: BLE001 - the caller gets it
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        contents = [item.content for _, item in run]
-        if isinstance(contents[0], Record):
-            records = cast("Sequence[Record]", contents)
-            appends = [Append(processor.store.begin(self._reader.now, event=True), record) for record in records]
-            await processor.journal.append(appends, then)
-        else:
-            await processor.process(cast("Sequence[Event]", contents), then)
-        return done
+        runs = [(run, processor) for processor, part in parts.items() for run in _runs(part)]
+        begun = [(run, await _begin(run, processor, self._reader.now)) for run, processor in runs]
+        for run, results in begun:
+            for (line, item), result in zip(run, await results, strict=True):
+                self._end(line, item, result)
 
     def _end(self, line: Line, item: Item, result: Result | None) -> None:
         if result is None or (not isinstance(result, Exception) and result.outcome is Outcome.ACCEPTED):
@@ -179,6 +160,20 @@ class Importer:
     def _refuse(self, line: Line, refused: Refused) -> None:
         self._tally.counts[refused.outcome.value] += 1
         self._fault(line, refused)
+
+
+async def _begin(run: Sequence[Stored], processor: Processor, now: int) -> asyncio.Future[Sequence[Result | None]]:
+    """Begin to store items of one kind in a partition. The future has their results when they are durable."""
+    contents = [item.content for _, item in run]
+    if isinstance(contents[0], Record):
+        done: asyncio.Future[Sequence[Result | None]] = asyncio.get_running_loop().create_future()
+        records = cast("Sequence[Record]", contents)
+        appends = [Append(processor.store.begin(now, event=True), record) for record in records]
+        await processor.journal.append(appends, done.set_result)
+        return done
+    storing = Storing()
+    await storing.process(processor, cast("list[Event]", contents))
+    return cast("asyncio.Future[Sequence[Result | None]]", storing.results)
 
 
 def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:

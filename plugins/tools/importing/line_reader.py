@@ -15,6 +15,7 @@ from ingestd.api.intake import Intake, Message, Translation
 from ingestd.api.outcomes import IgnoredTimestamp
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
+from ingestd.observability.unusable_id_reports import IdField
 from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.support.ids import named_time_uuid
@@ -100,16 +101,8 @@ class LineReader:
         if intake is not None and tenant is not None:
             self._messages = intake.begin_import(tenant, validator.keys)
         self._ignored: IgnoredTimestamp | None = None
-        self._parser = EventParser(
-            validator,
-            None,
-            timestamp_ignored=self._note_ignored,
-            unusable_ids=UnusableIds(config.ids.unusable),
-            unusable_id=lambda field: None,
-            texts_as_numbers=lambda count: None,
-            check_identity=plugins.hooks.check_identity,
-            prepare=plugins.hooks.prepare,
-        )
+        unusable_ids = UnusableIds(config.ids.unusable)
+        self._parser = EventParser(validator, plugins.hooks, self, unusable_ids=unusable_ids)
 
     def read(self, content: bytes) -> Item:
         """Raises `Refused`, with the places of all faults in the line."""
@@ -231,7 +224,7 @@ class LineReader:
 
     def _parse(self, message: Message, principal: Principal, record_id: str, received_at: int) -> Event | None:
         """The event, or None if a plugin drops it. Sets `_ignored` if its time was replaced by the time of receipt."""
-        request = Request(Endpoint.IMPORT, {}, _no_body, received_at=received_at, id=record_id)
+        request = Request(Endpoint.IMPORT, {}, b"", received_at=received_at, id=record_id)
         self._ignored = None
         try:
             event = self._parser.read(request, principal, message, record_id=record_id)
@@ -244,9 +237,13 @@ class LineReader:
         event.session_id = None if event.session_id is None else event.session_id.lower()
         return event
 
-    def _note_ignored(self, reason: IgnoredTimestamp) -> None:
+    # Called by the parser
+
+    def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
         self._ignored = reason
 
+    def unusable_id(self, field: IdField) -> None:
+        """Nobody sends them now."""
 
-def _no_body() -> bytes:
-    raise RuntimeError("an event from a file has no request body")
+    def texts_as_numbers(self, count: int) -> None:
+        """Nobody sends them now."""

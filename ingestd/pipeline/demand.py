@@ -1,4 +1,4 @@
-"""How long work shares the event loop: with other work of its kind, with single events, and with consumers."""
+"""What batches and single events want of the event loop, and how long work shares it with them and with consumers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import contextlib
 import time
 from collections.abc import Callable
 
-__all__ = ["FEW", "Pace", "Steps"]
+from ingestd.support.pace import Pace
+
+__all__ = ["FEW", "Demand", "Steps"]
 
 FEW = 32
 """The most events of a batch that are handled without a pause beside single events."""
@@ -23,7 +25,7 @@ _SHORT_STEP = 0.001  # seconds, beside single events
 _REST = 2.0  # times as long as a short step: the part of the event loop that single events find free
 
 
-class Pace:
+class Demand:
     """Tells how much long work the event loop does at once. Long work is that of batches and large events.
 
     Without single events, a burst of batches is processed as fast as possible, in long turns of the event loop. All
@@ -112,40 +114,44 @@ class Pace:
             self._calm.set()
 
 
-_ALONE = Pace()
+_NONE = Demand()
 
 
-class Steps:
-    """The steps of one piece of long work on the event loop. It begins with the first step."""
+class Steps(Pace):
+    """The steps of one piece of long work on the event loop. A context manager, which ends the piece."""
 
-    __slots__ = ("_pace", "_release", "_since", "share")
+    __slots__ = ("_demand", "_release", "share")
 
-    def __init__(self, pace: Pace = _ALONE, release: Callable[[], None] | None = None) -> None:
+    def __init__(self, demand: Demand = _NONE, release: Callable[[], None] | None = None) -> None:
         """`release` is called when the piece has ended and single events have had the loop."""
-        self._pace = pace
-        self._since = pace.clock()
+        self._demand = demand
+        self._since = demand.clock()
         self._release = release
         self.share = 1.0
         """The part of the work that these steps see: on some stores, the rest of it follows a round trip."""
 
     def is_over(self) -> bool:
-        """Whether the step has taken so long that other work must get a turn now."""
-        pace = self._pace
-        now = pace.clock()
+        demand = self._demand
+        now = demand.clock()
         took = now - self._since
-        return took > _SHORT_STEP and (took > _STEP or now - pace.single_at < _SINGLES)
+        return took > _SHORT_STEP and (took > _STEP or now - demand.single_at < _SINGLES)
 
     async def pause(self) -> None:
-        """Give other work a turn, and begin the next step."""
-        pace = self._pace
-        await asyncio.sleep(_REST * (pace.clock() - self._since) if pace.is_beside_singles() else 0)
-        self._since = pace.clock()
+        demand = self._demand
+        await asyncio.sleep(_REST * (demand.clock() - self._since) if demand.is_beside_singles() else 0)
+        self._since = demand.clock()
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """End the piece of work, if it has not ended yet."""
         release, self._release = self._release, None
         if release is not None:
-            rest = self._pace.rest((self._pace.clock() - self._since) / self.share)
+            rest = self._demand.rest((self._demand.clock() - self._since) / self.share)
             if rest:
                 asyncio.get_running_loop().call_later(rest, release)
             else:
