@@ -1,73 +1,98 @@
-"""ingestd runs after `pip install .`, after an editable install, and from a wheel in another folder."""
+"""ingestd installed from a wheel in another folder, the example plugin, and the pages for plugin authors."""
 
 from __future__ import annotations
 
 import configparser
 import json
+import os
+import re
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ingestd.api.sink import Sink
+from ingestd.hooks.plugin_validation import check_sink_class
 from tests.support.daemon import Daemon
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples/ingestd-orders-csv"
+PAGE = ROOT / "docs" / "writing-plugins.md"
+FREE_PORTS = "--set http.listen=127.0.0.1:0 --set ops.listen=127.0.0.1:0"
 SHIPPED = {
     ".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed", ".html", ".css", ".js", ".txt", ".service", ".socket",
     ".conf", ".ts",
 }  # fmt: skip
 
 
-def pip(*arguments: str | Path) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--quiet", *map(str, arguments)], check=True)
+class Stranger:
+    """A virtual environment. This tree is not on its module path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.environment = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL"))
+            },
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "PYTEST_ADDOPTS": "-p no:cacheprovider -W error",
+        }
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        # Like an own pip, whose installation would take seconds.
+        pip = self.bin / "pip"
+        pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {self.bin / "python"} "$@"\n')
+        pip.chmod(0o755)
+
+    def run(self, command: str, folder: Path) -> str:
+        """Runs a line of shell, which must succeed, and returns its output."""
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--wheel-dir", folder, source)
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "-w", folder, source], check=True)
     return next(folder.glob("ingestd-*.whl"))
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new virtual environment with the dependencies of the wheel."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+def stranger(source: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+    """An environment with ingestd and the example."""
+    made = Stranger(tmp_path_factory.mktemp("environment"))
     # Nothing is compiled: most of the modules of the dependencies are never imported.
-    pip("--python", folder / "bin" / "python", "install", "--no-compile", wheel)
-    return folder
+    made.run(f"pip install --quiet --no-compile {wheel} './{EXAMPLE}[test]'", source)
+    return made
 
 
-@pytest.fixture(params=["wheel", "pip install .", pytest.param("editable", marks=pytest.mark.long)])
-def installed(request: pytest.FixtureRequest, environment: Path, source: Path) -> str:
+@pytest.fixture(params=["wheel", *(pytest.param(kind, marks=pytest.mark.long) for kind in (".", "--editable ."))])
+def installed(request: pytest.FixtureRequest, stranger: Stranger, source: Path) -> Stranger:
     if request.param != "wheel":
-        kind = ["--editable"] if request.param == "editable" else []
-        python = environment / "bin" / "python"
-        pip("--python", python, "install", "--no-compile", "--no-deps", "--force-reinstall", *kind, source)
-    return str(environment / "bin" / "ingestd")
+        stranger.run(f"pip install --quiet --no-compile --no-deps --force-reinstall {request.param}", source)
+    return stranger
 
 
-def test_an_installed_ingestd_stores_an_event(installed: str, tmp_path: Path) -> None:
+def test_an_installed_ingestd_stores_an_event(installed: Stranger, tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text(
         '[http]\nlisten = "127.0.0.1:0"\n[ops]\nlisten = "127.0.0.1:0"\n[store]\nurl = "sqlite:ingestd.db"\n'
     )
-
-    def run(*arguments: str) -> str:
-        return subprocess.run(
-            [installed, *arguments, "--config", str(config)], cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout
-
-    key = json.loads(run("keys", "create", "--kind", "public", "--tenant", "shop", "--json"))["id"]
-    with Daemon(config, command=installed) as daemon:
+    key = json.loads(installed.run("ingestd keys create --kind public --tenant shop --json", tmp_path))["id"]
+    with Daemon(config, command=str(installed.bin / "ingestd"), environment=installed.environment) as daemon:
         body = {"key": "Page View", "anonymousId": "v", "data": {}}
         assert daemon.post("/track", body, key).status == 200
         assert daemon.terminate() == 0
-    assert json.loads(run("events", "export"))["key"] == "Page View"
-    assert "complete " in run("completion", "bash")
+    assert json.loads(installed.run("ingestd events export", tmp_path))["key"] == "Page View"
+    assert "complete " in installed.run("ingestd completion bash", tmp_path)
 
 
 def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
@@ -89,3 +114,77 @@ def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
     assert manual == {f"{folder}/{page.name}" for page in (ROOT / "man").iterdir()}
     packages = {str(Path(name).parent).replace("/", ".") for name in in_tree if name.endswith("__init__.py")}
     assert set(listed["options"]["packages"].split()) == packages
+
+
+def passed(printed: str) -> int:
+    found = re.search(r"(\d+) passed", printed)
+    assert found is not None, printed
+    return int(found[1])
+
+
+def test_the_example_passes_its_own_tests_where_it_is_installed(stranger: Stranger, source: Path) -> None:
+    # The tests do not run beside the module, so they test the installed one.
+    assert passed(stranger.run("pytest", source / EXAMPLE / "tests")) > 30
+
+
+def test_a_daemon_uses_the_example(stranger: Stranger, tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text(
+        '[http]\nlisten = "127.0.0.1:0"\n[ops]\nlisten = "127.0.0.1:0"\n[store]\nurl = "sqlite:ingestd.db"\n'
+        '[logs]\nformat = "text"\n[sinks.books]\ntype = "orders_csv"\nfolder = "orders"\ntimezone = "Europe/Berlin"\n'
+    )
+    key = json.loads(stranger.run("ingestd keys create --kind public --tenant shop --json", tmp_path))["id"]
+    assert "orders_csv" in stranger.run("ingestd plugins list", tmp_path)
+    assert "FAULT" not in stranger.run("ingestd check", tmp_path)
+    with Daemon(config, command=str(stranger.bin / "ingestd"), environment=stranger.environment) as daemon:
+        order = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o-1", "revenue": 40}}
+        assert daemon.post("/track", order, key).status == 200
+        assert daemon.terminate() == 0
+    (file,) = (tmp_path / "orders").glob("orders-*.csv")
+    header, line = file.read_text(encoding="utf-8-sig").splitlines()
+    assert header.startswith("id,order_id,time,currency,revenue,")
+    assert ",o-1," in line
+
+
+def classes_of_page() -> list[str]:
+    """The blocks that show one class, after the section with the files."""
+    return re.findall(r"^```python\n(class \w+\(Sink\):\n.*?)```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_classes_of_the_page_for_authors_are_sinks() -> None:
+    for block in classes_of_page():
+        names: dict[str, Any] = {"Sink": Sink}
+        exec(block, names)
+        (sink_class,) = {each for each in names.values() if isinstance(each, type) and issubclass(each, Sink)} - {Sink}
+        check_sink_class("warehouse", sink_class)
+        assert sink_class.stable_batches or sink_class.buffering
+
+
+def test_the_steps_of_the_page_for_authors_work_in_an_empty_folder(stranger: Stranger, tmp_path: Path) -> None:
+    """Each block of the page: files are written and commands run. `serve` gets free ports and is stopped afterwards."""
+    text = PAGE.read_text()
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    files = dict(re.findall(r"^`([\w.]+)`[^`]*:\n\n```(?:python|toml)\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    commands = [block for language, block in blocks if language == "sh"]
+    (tree,) = [block for language, block in blocks if not language]
+    assert set(re.findall(r"^  (\S+)$", tree, re.MULTILINE)) == {*files}
+    classes = classes_of_page()
+    assert len(files) + len(commands) + len(classes) + 1 == len(blocks), "the tests of this page do not cover the block"
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    install, run = commands
+    shown = {}
+    for line in f"{install}{run}".splitlines():
+        began = time.monotonic()
+        if line == "ingestd serve":
+            config, program = tmp_path / "ingestd.toml", str(stranger.bin / "ingestd")
+            config.write_text(config.read_text() + '[http]\nlisten="127.0.0.1:0"\n[ops]\nlisten="127.0.0.1:0"\n')
+            with Daemon(config, command=program, environment=stranger.environment) as daemon:
+                assert daemon.terminate() == 0
+        else:
+            shown[line] = stranger.run(line.replace("ingestd check", f"ingestd check {FREE_PORTS}"), tmp_path)
+        print(f"{time.monotonic() - began:5.1f} s  {line}")  # noqa: T201 - the time that an author waits
+    assert passed(shown["pytest"]) > 15
+    assert "ingestd-table 1.0" in shown["ingestd plugins list"]
+    assert "warehouse" in shown["ingestd check"]
+    assert (tmp_path / "warehouse.db").exists()

@@ -27,13 +27,13 @@ from ingestd.storage.backends import open_backends
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
 from tests.support.daemon import Daemon, run_ingestd
-from tests.support.forked import INGESTD, Command
+from tests.support.forked import INGESTD, QUICK_REDIS, Command, short_times
 from tests.support.journeys import IDENTIFY, TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 from tests.support.told_sink import Told
 
-pytestmark = pytest.mark.usefixtures("told_sink")
+pytestmark = pytest.mark.usefixtures("told_sink", "quick")
 
 QUICK = 'timeout = "1s"\nretry = { initial = "10ms", max = "100ms" }\nbatch = { max_wait = "0s" }'
 PARTITIONS = 3
@@ -49,6 +49,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
 def other_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     with redis_cluster(tmp_path_factory.mktemp("other"), primaries=1) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def quick() -> Iterator[None]:
+    """Each step of a move waits until all daemons know of it."""
+    with short_times(placements=0.4, **QUICK_REDIS):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +92,23 @@ class Shops(ClusterShop):
         self.config.write_text(self.config.read_text().replace(f'"{self.url}"', f'"{url}"'))
         self.url = url
 
-    def kill_place(self, tenant: str, partition: int, after: float) -> None:
-        """Begin a move, and kill the command after some seconds."""
+    def kill_place(self, tenant: str, partition: int, *, owned: bool = False, halted: bool = False) -> None:
+        """Begin a move, and kill the command soon after it has come so far."""
         words = ["partitions", "place", tenant, "--partition", f"{partition:02}", "--config", str(self.config)]
+        reached = json.dumps({"owned": owned, "halted": halted}, separators=(",", ":"))[1:-1].encode()
         with Command([INGESTD, *words]) as command:
-            time.sleep(after)
+            wait_until(lambda: reached in self._placements())
+            time.sleep(0.1)
             command.kill()
+
+    def _placements(self) -> bytes:
+        """The map of moved tenants as it is stored."""
+        nodes = self.cluster.primaries()
+        return b"".join(
+            self.cluster.ask(node, "GET", key)
+            for node in nodes
+            for key in self.cluster.ask(node, "KEYS", "*tenant-placements*")
+        )
 
 
 class Visitor:
@@ -167,11 +185,18 @@ class Visitor:
 
     def check(self) -> None:
         """Each message was stored once, in one session; each order was attributed once, to its click."""
-        wait_until(lambda: len(self._attributions()) >= len(self.orders))
-        found = self._attributions()
-        assert {each["orderId"]: (each["touchpoint"] or {}).get("dispatchId") for each in found} == self.orders
-        assert len(found) == len(self.orders)
-        records = self._shop.exported("--tenant", self._tenant)
+        records: list[dict[str, Any]] = []
+
+        def found() -> list[dict[str, Any]]:
+            return [each for each in records if each["type"] == "attribution"]
+
+        def all_found() -> bool:
+            records[:] = self._shop.exported("--tenant", self._tenant)
+            return len(found()) >= len(self.orders)
+
+        wait_until(all_found)
+        assert {each["orderId"]: (each["touchpoint"] or {}).get("dispatchId") for each in found()} == self.orders
+        assert len(found()) == len(self.orders)
         messages = Counter(record["messageId"] for record in records if record.get("messageId"))
         assert messages == dict.fromkeys(self._sessions, 1)
         assert len({*self._sessions.values()}) == 1
@@ -179,10 +204,6 @@ class Visitor:
     def repeat(self) -> None:
         for message in [*self._sessions]:
             self.send(message=message)
-
-    def _attributions(self) -> list[dict[str, Any]]:
-        exported = self._shop.exported("--tenant", self._tenant, "--type", "attribution")
-        return [each for each in exported if each["type"] == "attribution"]
 
 
 def test_a_tenant_moves_beside_two_daemons(tmp_path: Path, cluster: RedisCluster) -> None:
@@ -232,7 +253,7 @@ def test_a_daemon_that_stood_still_stores_nothing_in_the_former_partition(
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
         os.kill(daemons[1].pid, signal.SIGSTOP)
-        time.sleep(7)  # until its consumers run in the other daemon
+        time.sleep(2 * QUICK_REDIS["redis_lease"])  # until its consumers run in the other daemon
         shop.place(hot, 2)
         os.kill(daemons[1].pid, signal.SIGCONT)
         visitor.send()
@@ -249,7 +270,7 @@ def test_a_move_can_be_given_up(tmp_path: Path, cluster: RedisCluster) -> None:
     with shop.serve_with(1) as daemons:
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
-        shop.kill_place(hot, 0, 3.2)
+        shop.kill_place(hot, 0, halted=True)
         done = run_ingestd("partitions", "place", shop.tenants[1], "--partition", "00", config=shop.config)
         assert done.returncode == 1
         assert f"`ingestd partitions place {hot} --partition 00`" in done.stderr
@@ -268,9 +289,10 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
     with shop.serve_with(2) as daemons:
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
-        for number, seconds in enumerate((1.5, 3.1, 3.7)):  # while it copies, halts the tenant, and has moved it
+        copies, halts, has_moved = {}, {"halted": True}, {"halted": True, "owned": True}
+        for number, reached in enumerate((copies, halts, has_moved)):
             with visitor.sending():
-                shop.kill_place(hot, number % 2, seconds)
+                shop.kill_place(hot, number % 2, **reached)
                 shop.place(hot, number % 2)
             for each in range(number + 1):
                 visitor.order(f"order-{each}", "mail")
@@ -325,7 +347,7 @@ def test_daemons_write_the_places_of_tenants_again_after_a_loss(tmp_path: Path, 
         for node in cluster.primaries():
             for key in cluster.ask(node, "KEYS", "*tenant-placements*"):
                 cluster.ask(node, "DEL", key)
-        time.sleep(3)  # a daemon looks every two seconds
+        time.sleep(1.5)  # a daemon looks more often
         for each in (visitor, other):
             each.order("first", "mail")
             each.repeat()

@@ -109,6 +109,10 @@ class Site:
             stdin=subprocess.DEVNULL, timeout=PATIENCE, env={**os.environ, "PYTHONUTF8": "0", **environment},
         )  # fmt: skip
 
+    def run_closed(self, command: str) -> subprocess.CompletedProcess[bytes]:
+        """Runs the command with closed standard streams."""
+        return run([INGESTD, *self.arguments(command)], closed=True, timeout=PATIENCE)
+
     def run_without_a_reader(self, command: str) -> subprocess.CompletedProcess[bytes]:
         """Runs the command with a pipe that nobody reads."""
         reading, writing = os.pipe()
@@ -130,7 +134,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, told_sink: None) -> Iterator[
 def test_a_command_works_with_ascii_output_closed_streams_and_broken_pipes(site: Site, command: str) -> None:
     with ThreadPoolExecutor(2) as threads:
         ascii_run = threads.submit(site.run, command, PYTHONIOENCODING="ascii")
-        closed_run = threads.submit(site.run, command, redirected="<&- >&- 2>&-")
+        closed_run = threads.submit(site.run_closed, command)
         left_run = threads.submit(site.run_without_a_reader, command)
     in_ascii, closed, left = ascii_run.result(), closed_run.result(), left_run.result()
     code = EXPECTED_CODES.get(command, 0)
@@ -162,6 +166,12 @@ def test_only_standard_output_may_be_closed(site: Site) -> None:
     for command in ("attribution report --since 1h", "events export", "--help"):
         done = site.run(command, redirected=">&-")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_started_command_may_have_closed_streams(site: Site) -> None:
+    """As those above, which are forked."""
+    for command, code in (("sinks status", 0), ("sinks dead-letters show crm 99", 1)):
+        assert site.run(command, redirected="<&- >&- 2>&-").returncode == code
 
 
 def test_standard_error_may_have_lost_its_reader(site: Site) -> None:

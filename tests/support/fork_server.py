@@ -80,15 +80,27 @@ def _fork() -> int:
 
 
 def _become(
-    program: str, streams: list[int], arguments: list[str], folder: str, environment: dict[str, str], umask: int
+    program: str,
+    streams: list[int],
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    umask: int,
+    *,
+    closed: bool,
 ) -> None:
     """Makes this process look like the installed command that has just been started."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.stdin = sys.__stdin__ = _reopened(sys.stdin, "rb")  # type: ignore[misc]  # both are set, as by a start
-    sys.stdout = sys.__stdout__ = _reopened(sys.stdout, "wb")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _reopened(sys.stderr, "wb")  # type: ignore[misc]
+    # Both names are set, as by a start.
+    if closed:
+        os.closerange(0, len(streams))
+        sys.stdin = sys.__stdin__ = sys.stdout = sys.__stdout__ = sys.stderr = sys.__stderr__ = None  # type: ignore[misc,assignment]
+    else:
+        sys.stdin = sys.__stdin__ = _reopened(sys.stdin, "rb")  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = _reopened(sys.stdout, "wb")  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _reopened(sys.stderr, "wb")  # type: ignore[misc]
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -58,12 +58,15 @@ class _Server:
                 env={**environment, "ROOM": _ROOM},
             )  # fmt: skip
 
-    def start(self, arguments: list[str], folder: str, environment: dict[str, str], streams: list[int]) -> int:
+    def start(
+        self, arguments: list[str], folder: str, environment: dict[str, str], streams: list[int], *, closed: bool
+    ) -> int:
         """The number of a new process, which is our child."""
         status = Path("/proc/self/status").read_text()
         umask = int(status.partition("Umask:")[2].split()[0], 8)
         request = {
-            "arguments": arguments, "folder": folder, "environment": environment, "umask": umask, "times": _times,
+            "arguments": arguments, "folder": folder, "environment": environment, "umask": umask, "closed": closed,
+            "times": _times,
         }  # fmt: skip
         socket.send_fds(self._requests, [json.dumps(request).encode()], streams)
         pid = int(self._requests.recv(100) or 0)
@@ -112,7 +115,14 @@ def fork_servers() -> set[int | None]:
 
 
 class Command(subprocess.Popen[Any]):
-    """A process like `subprocess.Popen`. It is forked if it runs `ingestd` with nothing that only a start can have."""
+    """A process like `subprocess.Popen`. It is forked if it runs `ingestd` with nothing that only a start can have.
+
+    With `closed`, its three standard streams are closed.
+    """
+
+    def __init__(self, args: Sequence[str], *, closed: bool = False, **options: Any) -> None:
+        self._closed = closed
+        super().__init__(args, **options)
 
     def _execute_child(  # type: ignore[no-untyped-def]  # the method of `Popen` that starts the process
         self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *further
@@ -122,18 +132,23 @@ class Command(subprocess.Popen[Any]):
         if plain and args[0] == INGESTD and os.uname().machine in CLONE:
             in_, _, _, out, _, err = streams
             inherited = [number if own == -1 else own for number, own in enumerate((in_, out, err))]
-            pid = _fork(args[1:], os.fspath(cwd or os.getcwd()), os.environ if env is None else env, inherited)
+            folder, environment = os.fspath(cwd or os.getcwd()), os.environ if env is None else env
+            pid = _fork(args[1:], folder, environment, inherited, closed=self._closed)
             if pid is not None:
                 self.pid = pid
                 self._child_created = True
                 self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
                 return
+        if self._closed:
+            executable, args = None, ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *args]
         super()._execute_child(  # type: ignore[misc]
             args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *further
         )
 
 
-def _fork(arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: list[int]) -> int | None:
+def _fork(
+    arguments: Sequence[str], folder: str, environment: Mapping[str, str], streams: list[int], *, closed: bool
+) -> int | None:
     """The number of the forked process, None if there is no fork server for this environment."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     key = frozenset((name, value) for name, value in kept.items() if name.startswith(_AT_START))
@@ -143,7 +158,8 @@ def _fork(arguments: Sequence[str], folder: str, environment: Mapping[str, str],
         if len(_starts) > _MOST_SERVERS:
             _starts.pop(next(iter(_starts))).close()
         server = starts.server(kept)
-        return None if server is None else server.start(list(map(os.fsdecode, arguments)), folder, kept, streams)
+        words = list(map(os.fsdecode, arguments))
+        return None if server is None else server.start(words, folder, kept, streams, closed=closed)
 
 
 def run(command: Sequence[str], *, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:

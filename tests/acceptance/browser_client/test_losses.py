@@ -231,8 +231,9 @@ def test_an_answer_that_refuses_no_event_ends_no_wait(
         places = [site(f"http://{proxy.host}") for _ in REFUSE_NO_EVENT]
         waiting |= {place.name.encode(): answer for place, answer in zip(places, REFUSE_NO_EVENT, strict=True)}
         tabs = [place.open(browser) for place in places]
-        for place, tab in zip(places, tabs, strict=True):
+        for tab in tabs:
             click(tab, 1)
+        for place, tab in zip(places, tabs, strict=True):
             assert dropped(shop, place, tab, 2) is None
             assert numbers(shop, place) == [1, 2]
             assert len(arrived(shop, place, "Page View")) == 1
@@ -300,20 +301,20 @@ def test_an_event_that_a_firewall_or_the_daemon_refuses_takes_no_neighbour(
     with recording_proxy(daemon.port) as proxy:
         proxy.answers = answers
         tab = (place := site(f"http://{proxy.host}", beforeConsent="wait")).open(browser)
-        click(tab, 1, 2)
+        click(tab, 1)
         tab.evaluate("ingestd.track('Products Searched', { query: \"'; DROP TABLE shoes\" })")
         tab.evaluate("ingestd.track('Product Viewed', { name: 7 })")
-        click(tab, 3, 4)
+        click(tab, 2)
         tab.evaluate("ingestd.consent(true)")
-        wait_until(lambda: numbers(shop, place) == [1, 2, 3, 4])
+        wait_until(lambda: numbers(shop, place) == [1, 2])
         posts = proxy.posts()
         for post, following in itertools.pairwise(posts):
             if post.reply.status == 403:  # a shop that is blocked altogether has hundreds of events
                 assert following.at - post.at > 0.9
-        click(tab, 5)
-        wait_until(lambda: numbers(shop, place)[-1] == 5)
+        click(tab, 3)
+        wait_until(lambda: numbers(shop, place)[-1] == 3)
         assert arrived(shop, place, "Products Searched") == []
         blocked = False
         wait_until(lambda: len(arrived(shop, place, "Products Searched")) == 1)
-        assert dropped(shop, place, tab, 6) == {"refused": 1}
+        assert dropped(shop, place, tab, 4) == {"refused": 1}
         tab.open("about:blank")
