@@ -14,7 +14,7 @@ from pathlib import Path
 
 from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # the module has no types
 
-from ingestd import __version__
+from ingestd import RELEASE
 from ingestd.cli import commands
 from ingestd.cli.command_line import CommandLine
 from ingestd.config import parse_config
@@ -106,7 +106,7 @@ def page(parser: argparse.ArgumentParser, description: str, **sections: str) -> 
         _data={
             "description": description,
             "project_name": "ingestd",
-            "version": __version__,
+            "version": RELEASE,
             "manual_title": "ingestd",
             "date": " ",  # the page must not change with the day
         },

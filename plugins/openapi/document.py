@@ -31,7 +31,7 @@ def listener_url(listen: Address) -> str:
     return f"http://{Address('localhost', listen.port) if anywhere else listen}"
 
 
-def make_document(schemas: Sequence[SchemaFile], server: str) -> dict[str, Any]:
+def make_document(schemas: Sequence[SchemaFile], server: str, version: str = __version__) -> dict[str, Any]:
     """The document of the API with these schema files. `server` is the URL in front of the paths.
 
     Equal files give equal documents, in which all members have the same order.
@@ -54,7 +54,7 @@ def make_document(schemas: Sequence[SchemaFile], server: str) -> dict[str, Any]:
     answers["Problem"]["properties"]["code"]["x-extensible-enum"] = [each["code"] for each in problems]
     return {
         "openapi": template["openapi"],
-        "info": {**info, "description": "\n".join([*info["description"], ""]), "version": __version__},
+        "info": {**info, "description": "\n".join([*info["description"], ""]), "version": version},
         "servers": [{"url": server}],
         "tags": template["tags"],
         "paths": template["paths"],

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -58,11 +59,26 @@ class Stranger:
         return done.stdout
 
 
+def run(*command: str | Path, folder: Path) -> str:
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
 @pytest.fixture(scope="module")
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def version(source: Path) -> str:
+    """The version of the source, one commit behind the tag of a release. An earlier build has left a module there."""
+    author = ["-c", "user.name=test", "-c", "user.email=test@shop.example"]
+    for step in ("init", "add .", "commit --message release", "tag v9.8.7", "commit --message change --allow-empty"):
+        run("git", *author, *step.split(), folder=source)
+    (source / "build" / "lib" / "ingestd").mkdir(parents=True)
+    (source / "build" / "lib" / "ingestd" / "gone.py").touch()
+    return f"9.8.8.dev1+g{run('git', 'rev-parse', '--short', 'HEAD', folder=source)}"
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, version: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "-w", folder, source], check=True)
-    return next(folder.glob("ingestd-*.whl"))
+    return folder / f"ingestd-{version}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +97,12 @@ def installed(request: pytest.FixtureRequest, stranger: Stranger, source: Path) 
     return stranger
 
 
-def test_an_installed_ingestd_stores_an_event(installed: Stranger, tmp_path: Path) -> None:
+def test_an_installed_ingestd_stores_an_event(installed: Stranger, version: str, tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     config.write_text(
         '[http]\nlisten = "127.0.0.1:0"\n[ops]\nlisten = "127.0.0.1:0"\n[store]\nurl = "sqlite:ingestd.db"\n'
     )
+    assert installed.run("ingestd --version", tmp_path) == f"ingestd {version}\n"
     key = json.loads(installed.run("ingestd keys create --kind public --tenant shop --json", tmp_path))["id"]
     with Daemon(config, command=str(installed.bin / "ingestd"), environment=installed.environment) as daemon:
         body = {"key": "Page View", "anonymousId": "v", "data": {}}
@@ -95,25 +112,43 @@ def test_an_installed_ingestd_stores_an_event(installed: Stranger, tmp_path: Pat
     assert "complete " in installed.run("ingestd completion bash", tmp_path)
 
 
+def shipped(root: Path) -> set[str]:
+    """The files of a tree that belong into a wheel, by their places in it."""
+    packaged = ("plugins", "clients", "schemas", "conf", "systemd")
+    places = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in packaged}
+    return {
+        f"{place}/{path.relative_to(root / name)}"
+        for name, place in places.items()
+        for path in (root / name).rglob("*")
+        # The browser client is shipped as the files that are made of its sources.
+        if path.is_file() and path.suffix in SHIPPED and not path.is_relative_to(root / "clients" / "browser" / "src")
+    }
+
+
 def test_the_wheel_holds_the_packages_and_their_files(wheel: Path) -> None:
     listed = configparser.ConfigParser()
     listed.read(ROOT / "setup.cfg")
-    packaged = ("plugins", "clients", "schemas", "conf", "systemd")
-    roots = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in packaged}
-    in_tree = {
-        f"{roots[path.relative_to(ROOT).parts[0]]}/{path.relative_to(ROOT / path.relative_to(ROOT).parts[0])}"
-        for root in roots
-        for path in (ROOT / root).rglob("*")
-        # The browser client is shipped as the files that are made of its sources.
-        if path.is_file() and path.suffix in SHIPPED and not path.is_relative_to(ROOT / "clients" / "browser" / "src")
-    }
     files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     manual = {name for name in files if ".data/" in name}
+    in_tree = shipped(ROOT)
     assert files - manual == in_tree
     folder = f"{wheel.name.split('-py3-')[0]}.data/data/share/man/man1"
     assert manual == {f"{folder}/{page.name}" for page in (ROOT / "man").iterdir()}
     packages = {str(Path(name).parent).replace("/", ".") for name in in_tree if name.endswith("__init__.py")}
     assert set(listed["options"]["packages"].split()) == packages
+
+
+def test_an_sdist_has_all_that_the_wheel_needs(source: Path, wheel: Path, version: str, tmp_path: Path) -> None:
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    run(sys.executable, "-c", build, folder=source)
+    with tarfile.open(tmp_path / f"ingestd-{version}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    root = tmp_path / f"ingestd-{version}"
+    assert run(sys.executable, "-c", "import ingestd; print(ingestd.__version__)", folder=root) == version
+    assert shipped(root) == shipped(ROOT)
+    assert {page.name for page in (root / "man").iterdir()} == {page.name for page in (ROOT / "man").iterdir()}
+    for name in ("pyproject.toml", "scripts/building.py", "LICENSE", "CHANGELOG.md"):
+        assert (root / name).read_bytes() == (source / name).read_bytes()
 
 
 def passed(printed: str) -> int:

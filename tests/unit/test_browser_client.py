@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ingestd import __version__
+from ingestd import RELEASE
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, campaign_of
 from ingestd.plugins.segment.names import EventNames
 from scripts import browser_types
@@ -49,8 +49,8 @@ def test_the_client_has_at_most_six_kilobytes(name: str) -> None:
 
 
 def test_versions_are_those_of_ingestd() -> None:
-    assert re.findall(r"version: '([^']*)'", "".join(SOURCES.values())) == [__version__]
-    assert json.loads((FOLDER / "package.json").read_text())["version"] == __version__
+    assert re.findall(r"version: '([^']*)'", "".join(SOURCES.values())) == [RELEASE]
+    assert json.loads((FOLDER / "package.json").read_text())["version"] == RELEASE
 
 
 def test_the_types_of_events_are_made_from_the_schemas() -> None:

@@ -64,7 +64,7 @@ export function oldest(most) {
     const value = entry(name, isWaiting)
     if (!value) continue // another page has sent it
     const { key, event, tried, after } = value
-    const library = { name: 'ingestd.js', version: '0.1.0', dropped: dropped() }
+    const library = { name: 'ingestd.js', version: '0.2.0', dropped: dropped() }
     const text = json({ ...event, context: { ...event.context, library } })
     // The daemon may have stored it, and forgotten its messageId.
     if (now - tried > KNOWN) drop(name, 'expired')

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ingestd import RELEASE
 from tests.support.browser_visits import KEPT, NOTHING_WAITS, MakeSite, arrived, click, numbers
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
@@ -44,7 +45,7 @@ def test_a_whole_visit_has_one_visitor_one_session_and_the_campaign_of_its_landi
     assert records[2]["dispatchId"] == "mail-7"
     assert all(record["context"]["campaign"] == CAMPAIGN for record in records)
     assert records[1]["context"]["page"] == {"url": f"{place.origin}/p-1", "referrer": "", "title": "A shop"}
-    assert records[0]["context"]["library"] == {"name": "ingestd.js", "version": "0.1.0"}
+    assert records[0]["context"]["library"] == {"name": "ingestd.js", "version": RELEASE}
     touch = attributions(shop, ["o-1"])["o-1"]["touchpoint"]
     assert (touch["source"], touch["name"]) == ("newsletter", "žluté jaro")
     assert tab.complaints == []
