@@ -96,14 +96,6 @@ class Contents(ABC):
         async for some in self.entries():
             yield [entry.key for entry in some]
 
-    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
-        """Which of these keys have no entry, in their order.
-
-        A back end that need not read the entries for it overrides this.
-        """
-        found = await self.find([Entry(key) for key in keys])
-        return [key for key, entry in zip(keys, found, strict=True) if entry is None]
-
     @abstractmethod
     async def replace(self, entries: Sequence[Entry]) -> None:
         """Store these entries durably, each in place of all that its key has, and all of them or none."""

@@ -374,15 +374,6 @@ reads.entries = function(_, keys)
   return found
 end
 
-reads.absent = function(_, keys)
-  local found = {}
-  for _, key in ipairs(keys) do
-    local kind = redis.call('TYPE', prefix .. key).ok
-    if kind ~= 'string' and kind ~= 'hash' and kind ~= 'zset' then found[#found + 1] = key end
-  end
-  return found
-end
-
 -- The other writes of transactions. A consumer's step writes whole values and the changes of fields and sets.
 
 local ARGUMENTS = 1000 -- the most of one command, an even number: Lua's stack is limited

@@ -68,14 +68,6 @@ class RedisContents(Contents):
         async for names in self._names():
             yield [_key(name) for name in names]
 
-    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
-        absent: list[str] = []
-        for start in range(0, len(keys), _PAGE):
-            names = [_name(Entry(key)) for key in keys[start : start + _PAGE]]
-            answer = await self._database.link.ask("absent", 0, names, weight=len(names))
-            absent += [_key(name) for name in answer]
-        return absent
-
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
         return await self._load([_name(entry) for entry in entries])
 

@@ -15,7 +15,7 @@ from ..cached_state import CachedState
 from ..entry import cache_keys
 from .commits import Commits
 from .database import Database
-from .entries import find_present, read_entries, select_keys
+from .entries import read_entries, select_keys
 
 __all__ = ["SqliteContents"]
 
@@ -55,11 +55,6 @@ class SqliteContents(Contents):
         for table in ("state", "member"):
             async for keys in self._keys(table):
                 yield keys
-
-    async def absent(self, keys: Sequence[str]) -> Sequence[str]:
-        present = await self._database.connections.read(find_present, keys)
-        doubtful = [key for key in keys if key not in present]
-        return await super().absent(doubtful) if doubtful else []  # the TTL log may have them
 
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
         found: dict[str, Entry] = {}

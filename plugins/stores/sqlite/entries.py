@@ -17,7 +17,7 @@ from ingestd.api.store import Field
 from .connection import snapshot
 from .ttl_log import Renewal, TtlLog, read_log
 
-__all__ = ["find_present", "read_entries", "select_keys"]
+__all__ = ["read_entries", "select_keys"]
 
 _NAMED = "(SELECT value FROM json_each(?))"
 _STATES = (
@@ -28,11 +28,6 @@ _FIELDS = f"SELECT json_group_array(json_array(key, name, at, value)) FROM field
 _MEMBERS = (
     "SELECT json_group_array(json_array(key, member, at, expires)) FROM"  # noqa: S608 - constant
     f" (SELECT * FROM member WHERE key IN {_NAMED} ORDER BY at, member)"
-)
-_PRESENT = (
-    "SELECT json_group_array(key) FROM (SELECT key FROM state WHERE value IS NOT NULL"  # noqa: S608 - constant
-    f" AND key IN {_NAMED} UNION SELECT key FROM field WHERE key IN {_NAMED}"
-    f" UNION SELECT key FROM member WHERE key IN {_NAMED})"
 )
 _ELSEWHERE = "{}"
 """The value of `state.fields` if the fields of the entry are in the table `field`."""
@@ -95,12 +90,6 @@ def _sets(connection: sqlite3.Connection, named: str) -> Iterator[Entry]:
         ends[key] = None if end is None or expires is None else max(end, expires)
     for key, members in by_key.items():
         yield Entry(key, members=members, expires=ends[key])
-
-
-def find_present(connection: sqlite3.Connection, keys: Sequence[str]) -> set[str]:
-    """Those of the keys that have a value, fields or members in their tables."""
-    named = msgspec.json.encode(keys).decode()
-    return {*_decode_keys(connection.execute(_PRESENT, (named, named, named)).fetchone()[0])}
 
 
 def _one(connection: sqlite3.Connection, query: str, named: str) -> str:

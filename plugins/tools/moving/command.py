@@ -16,12 +16,11 @@ from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.storage.backends import Backends
 from ingestd.support.terminal import table
 
-from .copying import Compared, compare_sides
-from .digests import sum_up
+from .ledger import sum_up
 from .regrouped_comparison import compare_regrouped
 from .regrouped_copy import RegroupedCopy, counts
 from .sides import Side, make_backend, open_sides, refuse_missing, shown
-from .store_copy import StoreCopy, refuse_source
+from .store_copy import Compared, StoreCopy, compare_sides, refuse_source
 
 __all__ = ["back_up", "compare", "copy", "restore"]
 
@@ -50,7 +49,7 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
         unknown: Counter[str] = Counter()
         compared = None
         if len(source) == len(target):
-            run = StoreCopy(source, target, quiet=quiet)
+            run = StoreCopy(source, target, plugins, quiet=quiet)
             if arguments.prepare:
                 await run.prepare()
             else:
@@ -80,7 +79,7 @@ async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugin
     source_backend = make_backend("--from", arguments.source, *from_config)
     async with _both(arguments, source_backend, target_backend, copying=False) as (source, target):
         if len(source) == len(target):
-            compared = [await compare_sides(ours, theirs) for ours, theirs in zip(source, target, strict=True)]
+            compared = [await compare_sides(ours, theirs, plugins) for ours, theirs in zip(source, target, strict=True)]
         else:
             compared = [*await compare_regrouped(source, target, plugins)]
     if arguments.json:

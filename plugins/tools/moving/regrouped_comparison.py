@@ -11,12 +11,13 @@ from ingestd.api.events import Record
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.placements import index_of_tenant, read_map
 
-from .copying import Compared
 from .known_keys import HOME
 from .ledger import Ledger
 from .record_comparison import UNKNOWN, RecordComparison, Span
 from .sides import Side
-from .state_copy import StateCopy, refuse_differences, verified
+from .sink_shares import SINK_KINDS
+from .states import StateCopy, refuse_differences, verified
+from .store_copy import Compared
 
 __all__ = ["compare_all", "compare_regrouped", "comparison_of", "ends_of", "moved_tenants", "place_of"]
 
@@ -24,7 +25,7 @@ __all__ = ["compare_all", "compare_regrouped", "comparison_of", "ends_of", "move
 async def compare_regrouped(source: Sequence[Side], target: Sequence[Side], plugins: Plugins) -> Sequence[Compared]:
     """Compare two stores that no daemon serves from. Raises `CommandError`, which names what differs."""
     ours = Span([0] * len(source), await ends_of(source))
-    with closing(Ledger()) as ledger:
+    with closing(Ledger(SINK_KINDS)) as ledger:
         await StateCopy(source, (), None, plugins, ledger).run(spread=False)
         return await compare_all(
             source, target, ours, Span([0] * len(target), await ends_of(target)), ledger, copying=False

@@ -14,10 +14,9 @@ from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.delivery.progress import load_progress
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.copy_mark import CopyMark, Regrouping, clear_mark, write_mark
+from ingestd.storage.copy_mark import CopyMark, Regrouping, write_mark
 from ingestd.storage.placements import index_of_tenant
 
-from .copying import FORGETTING, Compared
 from .cuts import Cut, cuts_of, in_order, lowest
 from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
@@ -26,9 +25,8 @@ from .record_copy import RecordCopy, merged, regrouping_of
 from .regrouped_comparison import compare_all, comparison_of, ends_of, moved_tenants, place_of
 from .sides import Side
 from .sink_shares import SINK_KINDS, refuse_unfinished_work, share_sink
-from .state_copy import StateCopy
-from .states import parts_of
-from .store_copy import begin_marks
+from .states import StateCopy, parts_of
+from .store_copy import Compared, begin_marks, end_copy, may_be_blanked
 
 __all__ = ["RegroupedCopy", "counts"]
 
@@ -69,7 +67,7 @@ class RegroupedCopy:
         await self._begin()
         cuts, ends = await cuts_of(self._source), await ends_of(self._source)
         await self._copy_records([Cut("", lowest(cuts, ends))], set_cursors=False)
-        with closing(Ledger()) as ledger:
+        with closing(Ledger(SINK_KINDS)) as ledger:
             await self._copy_state(ledger)
         first = regrouping_of(self._marks[0])
         ours, theirs = self._uncompared([*first.copied], await self._target_ends())
@@ -96,7 +94,7 @@ class RegroupedCopy:
                 f"{self._source[0].url} has too many new records since the copy was begun; begin with an empty target"
             )
         await self._copy_records([*cuts, Cut("", ends)], set_cursors=True)
-        with closing(Ledger()) as ledger:
+        with closing(Ledger(SINK_KINDS)) as ledger:
             await self._copy_state(ledger)
             if self.unknown and not leave_unknown:
                 raise CommandError(
@@ -104,15 +102,11 @@ class RegroupedCopy:
                     " that they belong to were removed; add --leave-unknown to leave them out (docs/moving.md)"
                 )
             await self._share_sinks(cuts)
-            # A body that was blanked after its record was copied is found only by comparing all records.
-            if max(mark.erased_at for mark in self._marks) > self._marks[0].begun_at - FORGETTING:
+            if may_be_blanked(self._marks):
                 first.compared = []
             spans = self._uncompared(ends, await self._target_ends())
             compared = await compare_all(self._source, self._target, *spans, ledger, copying=True)
-        if not await source_is_unchanged():
-            raise CommandError(f"a daemon has served from {self._source[0].url} meanwhile; stop it, and run this again")
-        for target in reversed(self._target):
-            await clear_mark(target.store)
+        await end_copy(self._source, self._target, source_is_unchanged)
         return compared
 
     async def _begin(self) -> None:
