@@ -1,7 +1,4 @@
-"""A partition of a Redis Cluster moves from node to node while all tenants send, however large it is.
-
-`INGESTD_MOVED_MB=700` fills its journal with that many megabytes instead of the usual four.
-"""
+"""A partition of a Redis Cluster moves from node to node while all tenants send, however large it is."""
 
 from __future__ import annotations
 
@@ -23,14 +20,13 @@ from tests.support.journeys import TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, redis_cluster
 
-MEGABYTES = int(os.environ.get("INGESTD_MOVED_MB", "4"))
 BATCH = "/batch"
 VISITORS = 20
 AT_ONCE = 10  # keys, as redis-cli moves them
 LONG = 120.0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     with redis_cluster(tmp_path_factory.mktemp("cluster"), replicas=False) as cluster:
         yield cluster
@@ -61,10 +57,10 @@ class Statuses:
             self.of[tenant][post(daemon, tenant, "someone")] += 1
 
 
-def fill(daemon: Daemon, tenant: str) -> int:
+def fill(daemon: Daemon, tenant: str, megabytes: int) -> int:
     """Returns the number of stored events."""
     stored = 0
-    for _ in range(max(1, MEGABYTES // 3)):
+    for _ in range(max(1, megabytes // 3)):
         events = [
             {"key": "Page View", "anonymousId": f"filler-{number}", "data": {"text": os.urandom(1500).hex()}}
             for number in range(900)
@@ -102,11 +98,14 @@ def orders_of(lines: list[str]) -> Counter[str]:
     return Counter(json.loads(line)["orderId"] for line in lines if '"type":"attribution"' in line)
 
 
-def test_a_partition_moves_three_times_while_all_tenants_send(cluster: RedisCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("megabytes", [4, pytest.param(700, marks=pytest.mark.long)])
+def test_a_partition_moves_three_times_while_all_tenants_send(
+    cluster: RedisCluster, tmp_path: Path, megabytes: int
+) -> None:
     shop = ClusterShop(tmp_path, cluster=cluster, host=own_host())
     with shop.serve_with(1) as (daemon,):
         tenant, *others = shop.tenants
-        filled = fill(daemon, tenant)
+        filled = fill(daemon, tenant, megabytes)
         before = sessions(daemon, tenant)
         order(daemon, tenant)
         statuses = Statuses()
@@ -114,7 +113,7 @@ def test_a_partition_moves_three_times_while_all_tenants_send(cluster: RedisClus
         with statuses.collected(daemon, others):
             for to in [*(node for node in cluster.primaries() if node is not source), source]:
                 keys = cluster.ask(cluster.primary_of(slot), "CLUSTER COUNTKEYSINSLOT", slot)
-                assert cluster.move_slot(slot, to, parts=keys // AT_ONCE) > MEGABYTES
+                assert cluster.move_slot(slot, to, parts=keys // AT_ONCE) > megabytes
                 wait_until(lambda: post(daemon, tenant, "someone") == 200, LONG)
         assert {*others} == statuses.of.keys()
         assert {status for found in statuses.of.values() for status in found} == {200}

@@ -242,7 +242,7 @@ async def test_a_partition_of_a_newer_format_ends_the_start(cluster: RedisCluste
     async with opened(cluster, 1, prefix="newer:") as (backend,):
         prefix = backend.backends[3].database.prefix
     with cluster.primary_of_key(prefix).client() as client:
-        client.hset(f"{prefix}meta", mapping={"format": 2, "format-since": "7.1.0"})
+        client.set(f"{prefix}store-format", "2 7.1.0")
     for serves in (True, False):
         with pytest.raises(ConfigError, match=r"the store newer:03.* has format 2, and this ingestd knows 1: install"):
             await cluster_backend(cluster, prefix="newer:").open(serving=serves)

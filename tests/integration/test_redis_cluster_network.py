@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cluster_daemons import is_derived, serving
+from tests.support.cluster_daemons import is_derived, opened, serving
+from tests.support.cut_sinks import calling
 from tests.support.cuttable_network import Cut, CuttableNetwork, cuttable_network
 from tests.support.journals import until
 from tests.support.redis_cluster import RedisCluster, redis_cluster
@@ -19,7 +20,7 @@ DAEMONS = {"daemon-0", "daemon-1"}
 pytestmark = pytest.mark.logs(
     r"ingestd.redis WARNING partition \d\d: events cannot be stored: ",
     r"ingestd.redis WARNING partition \d\d: the primary is ",
-    r"ingestd.consumers WARNING (deriver|journal): .*; it is tried again",
+    r"ingestd.consumers WARNING (deriver|sink|journal): .*; it is tried again",
 )
 
 
@@ -138,3 +139,19 @@ async def test_a_primary_that_is_cut_off_together_with_its_replica_loses_nothing
         await asyncio.to_thread(cluster.settle)
         await daemons.more(20)
         await until(lambda: daemons.away() == [[], []])
+
+
+@pytest.mark.parametrize("cuts", [2, pytest.param(12, marks=pytest.mark.long)])
+async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(
+    cluster: RedisCluster, network: CuttableNetwork, cuts: int
+) -> None:
+    """A primary is cut off from all other nodes, while daemons still write to it and sinks run."""
+    async with opened(cluster, 2) as backends, calling([each.backends[0] for each in backends]):
+        for _ in range(cuts):
+            await asyncio.sleep(0.5)
+            primary = cluster.primary_of_key(backends[0].backends[0].database.prefix)
+            replica = cluster.replica_of(primary)
+            network.cut({name_of(primary)}, others(cluster, primary))
+            await until(lambda: replica in cluster.primaries(), LONG)  # noqa: B023 - within this turn
+            network.heal()
+            await asyncio.to_thread(cluster.settle)

@@ -14,7 +14,7 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from tests.support.redis_server import RedisServer, redis_server
 
 KEY = state_key("value", "shop", "visitor")
-NEWER = {"format": 2, "format-since": "7.1.0"}
+NEWER = "2 7.1.0"
 REFUSED = "has format 2, and this ingestd knows 1: install ingestd 7.1.0 or later"
 
 pytestmark = pytest.mark.logs("ingestd.redis WARNING events cannot be stored: the store .* has format 2")
@@ -54,8 +54,8 @@ async def test_a_store_without_a_format_is_taken_up_and_gets_one(server: RedisSe
         await put(backend, "value")
         await backend.close()
         with server.client() as client:
-            assert client.hget(f"{prefix}meta", "format") == b"1"
-            client.hdel(f"{prefix}meta", *NEWER)
+            assert client.get(f"{prefix}store-format") == b"1 0.1.0"
+            client.delete(f"{prefix}store-format")
 
 
 @pytest.mark.parametrize("serving", [True, False])
@@ -67,7 +67,7 @@ async def test_a_store_of_a_newer_format_is_refused_and_left_alone(
     await put(backend, "value")
     await backend.close()
     with server.client() as client:
-        client.hset(f"{prefix}meta", mapping=NEWER)
+        client.set(f"{prefix}store-format", NEWER)
     before = everything(server, prefix)
     with pytest.raises(ConfigError, match=f"the store {prefix}\\* {REFUSED}"):
         await make(server, prefix).open(serving=serving)
@@ -79,7 +79,7 @@ async def test_a_running_daemon_stores_nothing_once_the_format_is_newer(server: 
     await backend.open(serving=True)
     await put(backend, "before")
     with server.client() as client:
-        client.hset(f"{prefix}meta", mapping=NEWER)
+        client.set(f"{prefix}store-format", NEWER)
         with pytest.raises(Unavailable):
             await put(backend, "after")
         assert backend.problem() == f"the store {prefix}* {REFUSED}"

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from uuid import uuid4
 
 import pytest
 
-from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Record
-from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.appending import append_each
 from tests.support.clients import wait_until
+from tests.support.cut_sinks import Taker, calling
 from tests.support.journals import append, read_all, running, until
 from tests.support.redis_pieces import entries_of_journal
 from tests.support.redis_sentinel import URL, WatchedRedis, watched_redis
@@ -65,37 +60,6 @@ async def opened(
         yield backend
     finally:
         await backend.close()
-
-
-class Taker(Consumer):
-    """A sink: it keeps each record that it gets. It is slow, so there are more records to read whenever it reads."""
-
-    name = "sink"
-    max_records = 50
-
-    def __init__(self, taken: list[Record]) -> None:
-        self.taken = taken
-
-    async def process(self, records: Sequence[Record], step: Step) -> None:
-        self.taken += records
-        await asyncio.sleep(0.03)
-
-
-async def follow(backend: RedisBackend, taken: list[Record]) -> None:
-    """Read as a sink with a buffer does: a few records at a time, without a commit, so it often reads the newest ones.
-
-    Runs until cancelled.
-    """
-    position = 0
-    while True:
-        try:
-            await backend.journal.wait(position)
-            some = await backend.journal.read(position, 5)
-        except Unavailable:
-            await asyncio.sleep(0.05)
-        else:
-            taken += some
-            position = some[-1].position if some else position
 
 
 @asynccontextmanager
@@ -193,36 +157,6 @@ def replicated_by_another(watched: WatchedRedis, port: int) -> bool:
     return len(ports) == 1 and port not in ports
 
 
-class Callers:
-    """Callers that send a message again until it is answered. Each attempt is another record, with an `id`."""
-
-    def __init__(self, backends: Sequence[RedisBackend], count: int) -> None:
-        self.answered: list[str] = []
-        self._ending = False
-        self._tasks = [asyncio.create_task(self._send(backends, n)) for n in range(count)]
-
-    async def end(self) -> None:
-        self._ending = True
-        await asyncio.gather(*self._tasks)
-
-    async def _send(self, backends: Sequence[RedisBackend], number: int) -> None:
-        count = 0
-        while not self._ending:
-            count += 1
-            message = f"{number}-{count}"
-            while isinstance(await self._attempt(backends[count % len(backends)], message), Unavailable):  # noqa: ASYNC110 - a caller
-                await asyncio.sleep(0.02)
-            self.answered.append(message)
-
-    async def _attempt(self, backend: RedisBackend, message: str) -> Exception | None:
-        body = json.dumps({"id": uuid4().hex, "messageId": message})
-        claim = IdempotencyKey(message, "", 86_400_000)
-        (error,) = await append_each(
-            backend.journal, [Append(backend.store.begin(NOW, event=True), record(body), claim)]
-        )
-        return error
-
-
 @LINES
 @pytest.mark.parametrize("cuts", [1, pytest.param(12, marks=pytest.mark.long)])
 async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: WatchedRedis, cuts: int) -> None:
@@ -230,30 +164,14 @@ async def test_sinks_beside_the_journal_have_what_it_has_after_cuts(watched: Wat
 
     The failover outlasts the patience of the daemons. So the callers send their messages again, as other records.
     """
-    taken: list[Record] = []
-    async with opened(watched, grace=LONG, patience=0.3) as one, opened(watched, grace=LONG, patience=0.3) as two:
-        async with running(one, Taker(taken), patience=LONG), running(two, Taker(taken), patience=LONG):
-            callers = Callers((one, two), 8)
-            following = [asyncio.create_task(follow(backend, taken)) for backend in (one, two)]
-            for _ in range(cuts):
-                await asyncio.sleep(0.5)
-                primary = watched.primary
-                watched.cut_off(primary)
-                await asyncio.to_thread(wait_until, lambda: replicated_by_another(watched, primary.port), LONG)  # noqa: B023
-                await asyncio.to_thread(watched.reunite)
-            await callers.end()
-            last = await one.journal.last()
-            await until(lambda: max(each.position for each in taken) == last, LONG)
-            for task in following:
-                task.cancel()
-            assert all(
-                isinstance(each, asyncio.CancelledError)
-                for each in await asyncio.gather(*following, return_exceptions=True)
-            )
-        journal = [each.decode() for each in await read_all(one.journal)]
-    ids: defaultdict[str, set[str]] = defaultdict(set)
-    for each in taken:
-        ids[each.decode()["messageId"]].add(each.decode()["id"])
-    assert {each.decode()["id"] for each in taken} == {each["id"] for each in journal}
-    assert [found for found in ids.values() if len(found) > 1] == []
-    assert sorted(ids) == sorted(each["messageId"] for each in journal) == sorted(callers.answered)
+    async with (
+        opened(watched, grace=LONG, patience=0.3) as one,
+        opened(watched, grace=LONG, patience=0.3) as two,
+        calling((one, two)),
+    ):
+        for _ in range(cuts):
+            await asyncio.sleep(0.5)
+            primary = watched.primary
+            watched.cut_off(primary)
+            await asyncio.to_thread(wait_until, lambda: replicated_by_another(watched, primary.port), LONG)  # noqa: B023
+            await asyncio.to_thread(watched.reunite)

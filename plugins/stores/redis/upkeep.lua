@@ -134,7 +134,7 @@ local function set_marks(id)
   for number, mark in ipairs(marks) do set[2 * number - 1], set[2 * number] = mark, id end
   redis.call('DEL', unpack(marks))
   redis.call('MSET', unpack(set))
-  redis.call('HSET', meta, 'marks', MARKS, 'format', FORMAT, 'format-since', SINCE)
+  redis.call('HSET', meta, 'marks', MARKS)
 end
 
 renew_mark = function(heartbeats)
@@ -276,8 +276,8 @@ ops.identify = function(now, new)
     mended = mend_cursors(true)
   end
   if mended or not found then redis.call('SET', store_id, new) end
-  local is_old = redis.call('HEXISTS', meta, 'marks') == 0 or summed().format < FORMAT
-  if mended or is_old then set_marks(redis.call('GET', store_id)) end
+  if mended or redis.call('HEXISTS', meta, 'marks') == 0 then set_marks(redis.call('GET', store_id)) end
+  redis.call('SET', store_format, FORMAT) -- a higher one has ended this script before
   return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats, mended}
 end
 
@@ -322,6 +322,7 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed, w
       end
     end
   end
+  redis.call('SET', store_format, FORMAT)
   return {redis.call('GET', store_id), loss(), kind, last_position(), summed().heartbeats, sums.version, mended}
 end
 
