@@ -22,11 +22,10 @@ from ingestd.validation.validator import Validator
 from .batch_parser import Batch
 from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
-from .outcomes import Outcomes
+from .outcomes import Answer, Outcomes
 from .own_format import OwnEvents
 from .processor import Processors, Result, Storing
 from .request_events import Parts, RequestEvents
-from .responses import Answer
 from .room import SMALL, Place, is_long
 
 __all__ = ["Pipeline"]
