@@ -15,13 +15,13 @@ from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.coroutines import RequestTasks
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.responses import problem
+from ingestd.pipeline.outcomes import problem
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog
 from .client_connection import StartRequest, head_of
 from .connection_limits import Connections
-from .ingest import Exchange
+from .ingest import Exchange, headers_of
 from .routes import BASE_PATH
 from .server.server import FastServer
 from .settings import RequestSettings
@@ -116,13 +116,5 @@ class Ingest:
         self.access.answered(
             "-", None, answer.status, code=answer.code, seconds=0, size=0, peer="", request_id=request_id
         )  # fmt: skip
-        headers = [
-            *self.settings.cors.headers({}),
-            ("Content-Type", answer.content_type),
-            ("Content-Length", str(len(answer.body))),
-            ("X-Request-Id", request_id),
-            ("Connection", "close"),
-        ]
-        if answer.retry_after is not None:
-            headers.append(("Retry-After", str(answer.retry_after)))
-        return head_of(answer.status, headers) + answer.body
+        own = [("X-Request-Id", request_id), ("Connection", "close")]
+        return head_of(answer.status, [*self.settings.cors.headers({}), *headers_of(answer), *own]) + answer.body

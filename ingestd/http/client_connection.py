@@ -86,11 +86,16 @@ class Client(ABC):
 
     def refuse_late(self, refused: Refused, reason: Refusal) -> None:
         """Refuse a request as `refuse` does, but a second late beside single events, and read nothing meanwhile."""
-        if self.exchange is not None and self.exchange.hold_back(partial(self._refuse_held, refused, reason)):
-            self.release(self.received)
-            self.stop_reading()
-        else:
+        if not self.hold_back(partial(self._refuse_held, refused, reason)):
             self.refuse(refused, reason)
+
+    def hold_back(self, send: Callable[[], None]) -> bool:
+        """Beside single events, read no more of the request and call `send` a second later. Returns whether so."""
+        if self.exchange is None or not self.exchange.hold_back(send):
+            return False
+        self.release(self.received)
+        self.stop_reading()
+        return True
 
     def _refuse_held(self, refused: Refused, reason: Refusal) -> None:
         if self.phase != "closed":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from ingestd.api import times
 from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllowed, NotFound, Refused
 from ingestd.api.events import Request
 from ingestd.api.outcomes import Refusal
-from ingestd.pipeline.responses import Answer, problem
+from ingestd.pipeline.outcomes import Answer, problem
 from ingestd.pipeline.room import SMALL
 from ingestd.support.ids import time_uuid
 
@@ -27,7 +27,7 @@ from .server.head_parser import RequestHeaders, check_host
 if TYPE_CHECKING:
     from .app import Ingest
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "headers_of"]
 
 log = logging.getLogger("ingestd.http")
 
@@ -219,10 +219,7 @@ class Exchange:
     def _send_file(self, file: ClientFile) -> None:
         answer = file.answer(self._headers, self._target.partition("?")[2])
         self._log(Answer(answer.status, answer.body))
-        headers = self._base_headers()
-        for name, value in answer.headers:
-            headers.add(name, value)
-        self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
+        self._send(answer.status, answer.headers, answer.body)
 
     def _refusal(self, refused: Refused) -> Answer:
         """The answer to a refused request, which is counted if it should have events."""
@@ -232,12 +229,9 @@ class Exchange:
         return self._settings.pipeline.outcomes.refuse(self._request(operation), refused)
 
     def _preflight(self, operation: Operation) -> None:
-        headers = self._base_headers()
         names = () if operation.intake is None else operation.intake.request_headers
-        for name, value in self._settings.cors.preflight(operation.methods[0], names):
-            headers[name] = value
-        headers["Allow"] = operation.allow
-        self._send(204, headers, b"")
+        further = self._settings.cors.preflight(operation.methods[0], names)
+        self._send(204, [*further, ("Allow", operation.allow)], b"")
 
     def _write(self, answer: Answer) -> None:
         if self._plain and answer.status == 200 and not self._ingest.draining:
@@ -249,29 +243,22 @@ class Exchange:
                 self._client.answer(self._settings.plain_head % (self._id.encode(), len(answer.body)) + answer.body)
             return
         self._log(answer)
-        headers = self._base_headers()
-        headers["Content-Type"] = answer.content_type
-        headers["Content-Length"] = str(len(answer.body))
-        if answer.retry_after is not None:
-            headers["Retry-After"] = str(answer.retry_after)
-        if answer.allow is not None:
-            headers["Allow"] = answer.allow
-        self._send(answer.status, headers, b"" if self._method == "HEAD" else answer.body)
+        self._send(answer.status, headers_of(answer), answer.body)
 
-    def _base_headers(self) -> HTTPHeaders:
+    def _send(self, status: int, further: Sequence[tuple[str, str]], body: bytes) -> None:
+        """Answer with these headers behind those of all answers, unless the client has gone.
+
+        What the client sent is stored or not, never half.
+        """
+        if self._answered:
+            return
         headers = HTTPHeaders()
-        for name, value in self._settings.cors.headers(self._headers):
-            headers[name] = value
-        headers["X-Request-Id"] = self._id
+        for name, value in (*self._settings.cors.headers(self._headers), ("X-Request-Id", self._id), *further):
+            headers.add(name, value)
         if self._ingest.draining or self._closing:
             headers["Connection"] = "close"
-        return headers
-
-    def _send(self, status: int, headers: HTTPHeaders, body: bytes) -> None:
-        if self._answered:  # the client has gone; what it sent is stored or not, never half
-            return
         self._end()
-        self._client.respond(status, headers, body)
+        self._client.respond(status, headers, b"" if self._method == "HEAD" else body)
 
     def _log(self, answer: Answer) -> None:
         operation = self._operation
@@ -284,6 +271,16 @@ class Exchange:
     def _end(self) -> None:
         self._answered = True
         self._ingest.active.discard(self)
+
+
+def headers_of(answer: Answer) -> list[tuple[str, str]]:
+    """The headers that depend on the answer alone."""
+    headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+    if answer.retry_after is not None:
+        headers.append(("Retry-After", str(answer.retry_after)))
+    if answer.allow is not None:
+        headers.append(("Allow", answer.allow))
+    return headers
 
 
 def _has_long_head(headers: Mapping[str, str]) -> bool:

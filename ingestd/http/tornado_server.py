@@ -208,7 +208,10 @@ class IngestStream(IOStream, Client):
             if piece:
                 delegate.data_received(piece)
             if body.malformed:
-                await self._hold_back()
+                over = asyncio.Event()
+                if self.hold_back(over.set):
+                    await over.wait()
+                    self._must_be_open()
                 raise HTTPInputError("the body is not in valid chunks")
             read += len(data)
             if read >= _READ_IN_A_TURN:  # let other connections have a turn
@@ -216,15 +219,6 @@ class IngestStream(IOStream, Client):
                 await asyncio.sleep(0)
         self._read_buffer[:0] = body.rest
         self._read_buffer_size += len(body.rest)
-
-    async def _hold_back(self) -> None:
-        """Wait without reading on, if the refusal of this request is held back."""
-        over = asyncio.Event()
-        if self.exchange is not None and self.exchange.hold_back(over.set):
-            self.release(self.received)
-            self.stop_reading()
-            await over.wait()
-            self._must_be_open()
 
     def _must_be_open(self) -> None:
         if self.closed():

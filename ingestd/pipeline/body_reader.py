@@ -35,27 +35,37 @@ _SMALL_ENVELOPE = 2 * 1024
 class BatchReader:
     """Reads the batches of the daemon's own endpoints."""
 
-    def __init__(self) -> None:
-        self._parser = BatchParser(envelope=OwnBatches.envelope)
+    def __init__(self, parser: BatchParser | None) -> None:
+        """Without a parser each body is a single message."""
+        self._parser = parser
 
     async def find_credential(self, request: Request, place: Place) -> None:
-        """The headers have it."""
+        """Set the credential of the request, if it is not where `Request.bearer` finds it."""
 
-    async def read(self, request: Request, place: Place, principal: Principal) -> Batch:
-        """Split the body into its messages. Raises `BadRequest` for a body of another form, and `NoRoom`."""
+    async def read(self, request: Request, place: Place, principal: Principal) -> Batch | None:
+        """Split the body into its messages; None for a single message.
+
+        Raises `NoRoom`, `BadRequest` for a body of another form, and `TooLarge`.
+        """
+        if self._parser is None:
+            return None
         async with place.reading(principal) as steps:
             batch = await self._parser.parse(request.body, steps)
-        check_batch(request.endpoint, batch.envelope)
-        request.events = len(batch.events)
+        batch = self._check(request, batch)
+        request.events = max(1, len(batch.events))  # an empty batch is a request, too
         place.take(len(request.body), principal, events=request.events)
         return batch
 
-    def translation(self, request: Request, principal: Principal, read: Batch | None) -> Translation:
-        assert read is not None
-        return OwnBatches(request.endpoint, request.received_at, read.envelope)
+    def _check(self, request: Request, batch: Batch) -> Batch:
+        check_batch(request.endpoint, batch.envelope)
+        return batch
+
+    def translation(self, request: Request, principal: Principal, batch: Batch | None) -> Translation:
+        assert batch is not None
+        return OwnBatches(request.endpoint, request.received_at, batch.envelope)
 
 
-class IntakeReader:
+class IntakeReader(BatchReader):
     """Reads the requests of an intake on routes whose bodies have the array `batch`, or are one message (None).
 
     A credential is searched without decoding anything else: anybody may have sent the body.
@@ -71,14 +81,15 @@ class IntakeReader:
         fields = [(f"field_{number}", Raw, Raw()) for number in range(len(self._names))]
         renamed = {f"field_{number}": name for number, name in enumerate(self._names)}
         self._decode = msgspec.json.Decoder(msgspec.defstruct("_Message", fields, rename=renamed)).decode
-        self._parser = None
+        parser = None
         if batch is not None:
-            self._parser = BatchParser(batch, least=0, most=intake.max_messages, envelope=intake.envelope)
+            parser = BatchParser(batch, least=0, most=intake.max_messages, envelope=intake.envelope)
             # The first message may have the credential, too.
             first = msgspec.defstruct("_First", [("first", Raw, Raw())], array_like=True, frozen=True)
             renamed["messages"] = batch
             of_batch = msgspec.defstruct("_Credential", [*fields, ("messages", first, first())], rename=renamed)
             self._decode_batch = msgspec.json.Decoder(of_batch).decode
+        super().__init__(parser)
 
     async def find_credential(self, request: Request, place: Place) -> None:
         """Set the credential of the request. The body is read only if headers and query have none."""
@@ -121,26 +132,14 @@ class IntakeReader:
         }
         return self._intake.credential(request, found) if found else None
 
-    async def read(self, request: Request, place: Place, principal: Principal) -> Batch | None:
-        """Split the body into its messages; None for a single message.
-
-        Raises `BadRequest` for a body of another form, `NoRoom`, and `TooLarge` if copies of the envelope make it too
-        large.
-        """
-        if self._parser is None:
-            return None
-        async with place.reading(principal) as steps:
-            batch = await self._parser.parse(request.body, steps)
+    def _check(self, request: Request, batch: Batch) -> Batch:
+        """Decode the envelope. With it in each message the batch must not be too large."""
         envelope = {name: _value(name, bytes(raw)) for name, raw in batch.envelope.items()}
-        self._check_copies(envelope, len(batch.events), len(request.body))
-        request.events = max(1, len(batch.events))  # an empty batch is a request, too
-        place.take(len(request.body), principal, events=request.events)
+        if envelope:
+            self._check_copies(envelope, len(batch.events), len(request.body))
         return Batch(batch.events, envelope)
 
     def _check_copies(self, envelope: Mapping[str, Any], messages: int, size: int) -> None:
-        """A batch counts as if each message had the members of the envelope itself."""
-        if not envelope:
-            return
         # Encoded again, as records are: numbers may become longer by that.
         whole = size + (messages - 1) * len(msgspec.json.encode(envelope))
         most = min(self._max_batch_body, _GROWTH * size + _SMALL_ENVELOPE * messages)
@@ -151,8 +150,8 @@ class IntakeReader:
                 f" {whole} bytes, and {most} are accepted."
             )
 
-    def translation(self, request: Request, principal: Principal, read: Batch | None) -> Translation:
-        return self._intake.begin(request, principal, {} if read is None else read.envelope, self._keys)
+    def translation(self, request: Request, principal: Principal, batch: Batch | None) -> Translation:
+        return self._intake.begin(request, principal, {} if batch is None else batch.envelope, self._keys)
 
 
 def _value(name: str, text: bytes) -> Any:

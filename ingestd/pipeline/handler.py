@@ -19,14 +19,13 @@ from ingestd.observability.logs import current_request
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
-from .batch_parser import Batch
+from .batch_parser import Batch, BatchParser
 from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
-from .outcomes import Outcomes
-from .own_format import OwnEvents
+from .outcomes import Answer, Outcomes
+from .own_format import OwnBatches, OwnEvents
 from .processor import Processors, Result, Storing
 from .request_events import Parts, RequestEvents
-from .responses import Answer
 from .room import SMALL, Place, is_long
 
 __all__ = ["Pipeline"]
@@ -57,7 +56,7 @@ class Pipeline:
         self._parser = EventParser(validator, hooks, outcomes, unusable_ids=unusable_ids, stored_address=stored_form)
         self._max_body = int(options.max_body)
         self._own_events = {endpoint: OwnEvents(endpoint) for endpoint in Endpoint.BUILT_IN}
-        self._batch_reader = BatchReader()
+        self._batch_reader = BatchReader(BatchParser(envelope=OwnBatches.envelope))
         self._intake_readers = {
             (intake, batch): IntakeReader(intake, batch, validator.keys, max_batch_body=int(options.max_batch_body))
             for intake in intakes
@@ -146,7 +145,7 @@ class Pipeline:
         assert principal is not None
         return principal, batch
 
-    def _reader(self, request: Request) -> BatchReader | IntakeReader | None:
+    def _reader(self, request: Request) -> BatchReader | None:
         """Reads a body that may have several messages; None for a single event."""
         if request.intake is None:
             return self._batch_reader if request.batch else None

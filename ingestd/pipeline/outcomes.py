@@ -1,4 +1,4 @@
-"""The end of requests: their outcomes are counted, their errors logged, and an observer may look at them."""
+"""The end of requests: their answers. Outcomes are counted, errors logged, and an observer may look at them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,63 @@ import logging
 import time
 from collections.abc import Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from ingestd.api.errors import Failed, Refused
 from ingestd.api.events import Request, Session
+from ingestd.api.intake import Intake
 from ingestd.observability.logs import current_request
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
-
-from .responses import Answer, problem
 
 if TYPE_CHECKING:
     from .processor import Result
     from .request_events import RequestEvents
 
-__all__ = ["Observer", "Outcomes"]
+__all__ = ["Answer", "Observer", "Outcomes", "problem"]
 
 log = logging.getLogger("ingestd.pipeline")
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """A status and a JSON body. `retry_after` is in seconds, `allow` lists methods, `code` is the problem's code.
+
+    `late`: it is sent a second late.
+    """
+
+    status: int
+    body: bytes
+    retry_after: int | None = None
+    allow: str | None = None
+    code: str = ""
+    late: bool = False
+
+    @property
+    def content_type(self) -> str:
+        return "application/json" if self.status < 400 else "application/problem+json"
+
+
+def problem(refused: Refused, *, allow: str | None = None, intake: Intake | None = None) -> Answer:
+    """The problem document (RFC 9457) of an error. `intake` adds members for its callers."""
+    document: dict[str, Any] = {
+        "type": f"urn:ingestd:problem:{refused.code}",
+        "title": refused.title,
+        "status": refused.status,
+        "detail": refused.detail,
+        "success": False,
+        "code": refused.code,
+        "message": refused.detail,
+    }
+    if refused.errors:
+        document["errors"] = [{"pointer": error.pointer, "message": error.message} for error in refused.errors]
+    if intake is not None:
+        try:
+            document |= intake.problem(refused)
+        except Exception:
+            log.exception("the intake %s cannot add to a problem document", intake.endpoint.value)
+    return Answer(refused.status, msgspec.json.encode(document), refused.retry_after, allow, refused.code)
 
 
 class Observer(Protocol):

@@ -13,7 +13,7 @@ from ingestd.api.intake import Message, Translation
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.validation.validator import UNREADABLE
 
-from .responses import problem
+from .outcomes import problem
 
 __all__ = ["OwnBatches", "OwnEvents", "check_batch"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
@@ -41,25 +42,18 @@ _freeze = msgspec.json.Encoder(enc_hook=attrgetter("value")).encode  # of its en
 _thaw = msgspec.json.Decoder(Event, dec_hook=lambda _, value: Endpoint.of(value)).decode
 
 
+@dataclass(eq=False)
 class Processor:
     """What processes the events of one partition: `store` and `journal` are the partition's."""
 
-    def __init__(
-        self,
-        hooks: Hooks,
-        store: Store,
-        journal: Journal,
-        backpressure: Backpressure,
-        check: Callable[[str], None] | None = None,
-    ) -> None:
-        """`check` raises `Unavailable` for a tenant that does not belong to the partition now."""
-        self.resolver = Resolver(hooks, journal)
-        self.store = store
-        self.journal = journal
-        self.backpressure = backpressure
-        self.check = check
-        self.reruns: set[asyncio.Task[None]] = set()
-        """Tasks of events that run again."""
+    resolver: Resolver
+    store: Store
+    journal: Journal
+    backpressure: Backpressure
+    check: Callable[[str], None] | None = None
+    """Raises `Unavailable` for a tenant that does not belong to the partition now."""
+    reruns: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tasks of events that run again."""
 
 
 class Processors:
@@ -82,7 +76,7 @@ class Processors:
         self._placements = placements or Placements(1)
         self._all = [
             Processor(
-                hooks, partition.store, partition.journal, backpressure,
+                Resolver(hooks, partition.journal), partition.store, partition.journal, backpressure,
                 None if len(partitions) == 1 else partial(self._placements.check, index),
             )
             for index, (partition, backpressure) in enumerate(zip(partitions, backpressures, strict=True))

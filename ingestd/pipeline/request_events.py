@@ -20,10 +20,9 @@ from ingestd.validation.validator import parse_body
 
 from .demand import FEW, Steps
 from .event_parser import EventParser
-from .outcomes import Outcomes
+from .outcomes import Answer, Outcomes, problem
 from .processor import Processing, Result
 from .resolver import Resolved
-from .responses import Answer, problem
 from .room import Backpressure, NoRoom
 
 __all__ = ["Parts", "RequestEvents", "Sent"]

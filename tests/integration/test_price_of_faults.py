@@ -21,7 +21,7 @@ import pytest
 from benchmarks.faulty_batches import KINDS, MOST, OWN, SDK, Kind, write_schemas
 from ingestd.api import times
 from ingestd.api.events import Request
-from ingestd.pipeline.responses import Answer
+from ingestd.pipeline.outcomes import Answer
 from ingestd.plugins.console.live import ArrivalFilter
 from ingestd.plugins.segment import SegmentPlugin
 from ingestd.validation.validator import Validator

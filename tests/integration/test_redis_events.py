@@ -25,7 +25,7 @@ from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.pipeline import demand
 from ingestd.pipeline.processor import Processor, Result, Storing
-from ingestd.pipeline.resolver import Resolved
+from ingestd.pipeline.resolver import Resolved, Resolver
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
@@ -71,7 +71,9 @@ class Daemon:
         session = SessionPlugin(SessionPlugin.Options(idle=Duration.parse("30m")))
         for plugin in (Everyone(), session, IdentityPlugin(IdentityPlugin.Options()), *plugins):
             manager.register(plugin)
-        self._processor = Processor(Hooks(manager), backend.store, backend.journal, Backpressure(10_000))
+        self._processor = Processor(
+            Resolver(Hooks(manager), backend.journal), backend.store, backend.journal, Backpressure(10_000)
+        )
 
     async def process(self, events: Sequence[Event]) -> list[Result]:
         """The results of a request, once they are durable."""

@@ -24,9 +24,8 @@ from ingestd.hooks.caller import Hooks
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.outcomes import Outcomes
+from ingestd.pipeline.outcomes import Answer, Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.responses import Answer
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin

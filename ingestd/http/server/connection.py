@@ -130,20 +130,13 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             else:
                 self._read_head()
         except (Malformed, HTTPInputError):
-            self._refuse_malformed()
+            # A malformed head at once, and a malformed body late, since its chunks and its connection cost more.
+            self.refuse_late(malformed(), Refusal.MALFORMED)
         except LongName:
             self.refuse(name_too_long(), Refusal.HEADERS_TOO_LARGE)
         except Exception:
             log.exception("a request could not be passed to its handler")
             self.close()
-
-    def _refuse_malformed(self) -> None:
-        """Refuse a malformed head at once, and a malformed body late, since its chunks and its connection cost more."""
-        if self.exchange is not None and self.exchange.hold_back(self._refuse_malformed):
-            self.release(self.received)
-            self.stop_reading()
-        elif self.phase not in {"end", "closed"}:
-            self.refuse(malformed(), Refusal.MALFORMED)
 
     def _read_head(self) -> None:
         data = self._rest

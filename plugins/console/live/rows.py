@@ -8,7 +8,7 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.outcomes import Outcome
-from ingestd.pipeline.responses import problem
+from ingestd.pipeline.outcomes import problem
 from ingestd.support.json_text import decode_json
 
 from ..disclosure import Disclosure

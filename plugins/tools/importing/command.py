@@ -128,9 +128,9 @@ def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Process
     made = {}
     for index, partition in enumerate(backends.partitions):
         check = partial(backends.placements.check, index)
-        processor = Processor(plugins.hooks, partition.store, partition.journal, Backpressure(sys.maxsize), check)
-        processor.resolver = ImportResolver(plugins.hooks, partition.journal)
-        made[partition.name] = processor
+        resolver = ImportResolver(plugins.hooks, partition.journal)
+        backpressure = Backpressure(sys.maxsize)
+        made[partition.name] = Processor(resolver, partition.store, partition.journal, backpressure, check)
     return lambda tenant: made[backends.of_tenant(tenant).name]
 
 
