@@ -43,13 +43,16 @@ def server_of(daemon: Daemon) -> str:
     return f"http://{daemon.host}:{daemon.port}"
 
 
-def test_schemathesis_finds_no_deviation_of_the_daemon_from_its_document(own_schemas: Shop) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_schemathesis_finds_no_deviation_of_the_daemon_from_its_document(own_schemas: Shop, examples: int) -> None:
+    """Thousands of requests are the same in each run, and so many for each operation are random."""
     add_gift_wrapped(own_schemas)
     with own_schemas.serve() as daemon:
         done = subprocess.run(
             [
                 SCHEMATHESIS, "--config-file", str(ROOT / "tests/data/schemathesis.toml"), "run",
                 f"http://127.0.0.1:{daemon.ops_port}/openapi.json", "--url", server_of(daemon),
+                "--max-examples", str(examples),
             ],
             cwd=own_schemas.folder,
             env={

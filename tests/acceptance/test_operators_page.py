@@ -13,6 +13,7 @@ import pytest
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.forked import short_times
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.redis_shop import RedisShop
 from tests.support.sink_desk import Desk
@@ -20,6 +21,13 @@ from tests.support.sink_desk import Desk
 CAMPAIGN = {"source": "newsletter", "medium": "email", "name": "<img src=x onerror=boom()>"}
 SHOWN = "newsletter / email / <img src=x onerror=boom()>"
 MODELS = ["last_touch", "first_touch", "linear", "position_based", "time_decay"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """A page has its charts when a daemon has two samples."""
+    with short_times(overview=0.5):
+        yield
 
 
 @pytest.fixture(scope="module")

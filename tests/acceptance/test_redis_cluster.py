@@ -99,7 +99,7 @@ class Customers:
 
 def attributed(shop: ClusterShop) -> Counter[str]:
     """How often each order is attributed to its mail."""
-    records = shop.exported("--type", "attribution")
+    records = [record for record in shop.stored('"attribution"') if record["type"] == "attribution"]
     assert all(record["touchpoint"] is not None for record in records)
     return Counter(record["orderId"] for record in records)
 

@@ -63,7 +63,7 @@ def send(shop: Shop, daemon: Daemon, endpoint: str, visitor: str, **members: Any
 
 
 def of(shop: Shop, visitor: str) -> list[dict[str, Any]]:
-    return [record for record in shop.exported() if record.get("anonymousId") == visitor]
+    return [record for record in shop.stored(visitor) if record.get("anonymousId") == visitor]
 
 
 def test_simultaneous_first_events_make_one_session(redis: RedisShop, daemons: list[Daemon]) -> None:
@@ -123,7 +123,7 @@ def test_a_message_is_stored_once_if_several_daemons_get_its_copies(redis: Redis
             send(redis, daemons[1], IDENTIFY, visitor, messageId=message, userId="nobody"),
             send(redis, daemons[2], TRACK, f"not {visitor}", messageId=message),
         ]
-        [stored] = [record for record in redis.exported() if record["messageId"] == message]
+        [stored] = [record for record in redis.stored(message) if record["messageId"] == message]
         first = {"sessionId": stored["sessionId"], "isNew": stored["sessionIsNew"]}
         for reply in (*copies, *later):
             session = reply.json()["session"]
@@ -174,7 +174,7 @@ def test_an_order_is_attributed_once_however_often_and_wherever_it_is_sent(
         assert [touch["source"] for touch in found[order_id]["touchpoints"]] == ["google", None]
 
     # After all copies have been processed, each order still has one attribution.
-    last = redis.exported()[-1]["id"]
+    last = redis.stored()[-1]["id"]
     wait_until(lambda: last in {record["id"] for record in redis.archived()})
     assert Counter(record["orderId"] for record in derived(redis)) == dict.fromkeys(touched, 1)
     repeated = sum(each.metric('ingestd_attribution_orders_total{result="repeated"}') for each in daemons)

@@ -46,7 +46,7 @@ def daemon(window: RedisShop) -> Iterator[Daemon]:
 
 
 def of(shop: Shop, visitor: str) -> list[dict[str, Any]]:
-    return [record for record in shop.exported() if record.get("anonymousId") == visitor]
+    return [record for record in shop.stored(visitor) if record.get("anonymousId") == visitor]
 
 
 def session(daemon: Daemon, shop: Shop, endpoint: str, visitor: str, **members: Any) -> dict[str, Any]:
@@ -151,9 +151,8 @@ class Orders:
         found = self._shop.exported("--type", "attribution")
         assert {each["orderId"]: each["touchpoint"]["eventId"] for each in found} == self.touches
         assert len(found) == len(self.touches)
-        wait_until(
-            lambda: len(self._shop.exported("--type", "attribution_reversal")) >= len(self.refunded)
-        )  # reversals may be derived one step later
+        # Reversals may be derived one step later.
+        wait_until(lambda: len(self._shop.stored('"attribution_reversal"')) >= len(self.refunded))
         reversals = self._shop.exported("--type", "attribution_reversal")
         assert [(each["orderId"], each["value"]["revenue"]) for each in reversals] == [
             (name, 15) for name in self.refunded
@@ -230,7 +229,7 @@ def test_a_journal_that_fails_between_the_two_commits(tmp_path: Path) -> None:
                 wait_until(lambda: daemon.ops("/readyz").status == 200)
             orders.are_right(daemon)
             delivered = 'ingestd_sink_delivered_total{sink="archive"}'
-            wait_until(lambda: daemon.metric(delivered) == len(shop.exported()))
+            wait_until(lambda: daemon.metric(delivered) == len(shop.stored()))
 
 
 def test_a_person_is_forgotten_whose_order_was_just_decided(tmp_path: Path) -> None:

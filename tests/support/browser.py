@@ -21,7 +21,8 @@ __all__ = ["Browser", "Tab"]
 _SWITCHES = (
     "--headless", "--remote-debugging-port=0", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-    "--force-color-profile=srgb",
+    "--force-color-profile=srgb", "--disable-site-isolation-trials", "--renderer-process-limit=2",
+    "--disable-extensions",
 )  # fmt: skip
 _KEY_CODES = {"ArrowDown": 40, "Enter": 13, "Escape": 27}
 

@@ -21,6 +21,10 @@ _GONE = {"no such frame", "no such node", "no such realm"}
 _PREFERENCES = {
     "datareporting.healthreport.uploadEnabled": False,
     "datareporting.policy.dataSubmissionEnabled": False,
+    # Two processes for all sites: tests that open pages of one site at once have them in both.
+    "fission.autostart": False,
+    "dom.ipc.processCount": 2,
+    "dom.ipc.processPrelaunch.enabled": False,
     "toolkit.shutdown.fastShutdownStage": 3,  # it ends at once
 }
 
