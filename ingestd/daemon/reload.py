@@ -34,7 +34,6 @@ from .clocks import Clocks
 from .generation import Generation, differences, next_generation, renewed
 from .notifier import Notifier
 from .process import files_needed, raise_file_limit
-from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
@@ -102,7 +101,7 @@ class Reload:
         adopted: Callable[[Generation], None],
         notifier: Notifier,
         stop: Shutdown,
-        run_file: RunFile | None,
+        run_file: RunFile,
         run_state: RunState,
     ) -> None:
         self._daemon = daemon
@@ -180,4 +179,4 @@ class Reload:
 
     def _note(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)
-        write_run_file(self._run_file, self._state)
+        self._run_file.write(self._state)

@@ -49,8 +49,7 @@ from .listening import EVENTS, OPERATORS, inherited_sockets, listen, serving_ope
 from .notifier import Notifier
 from .process import files_needed, give_back_free_memory, raise_file_limit, tune_the_interpreter
 from .reload import Parts, Reload
-from .run_directory import hold_run_file, release_run_file
-from .run_file import RunState
+from .run_file import RunState, hold_run_file
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
 
@@ -153,7 +152,7 @@ class Server:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_collecting(self._lines))
             run_file = hold_run_file(self._run_state)
-            stack.callback(release_run_file, run_file)
+            stack.callback(run_file.release)
             async with self.notifier.extend_start_timeout("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
