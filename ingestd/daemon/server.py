@@ -292,7 +292,7 @@ class Server:
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
         self._metrics.show_sinks(sinks)
-        fed = {sink.consumer.name for sink in sinks}
+        fed = {sink.name for sink in sinks}
         types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
         shown = Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed])
         for part in self._operators:
