@@ -13,7 +13,6 @@ from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
-from ingestd.consumers.task_end import ended
 from ingestd.support.backoff import Backoff
 from ingestd.support.periodic import every, seconds_between_looks
 
@@ -31,6 +30,7 @@ Died = Callable[[str, BaseException], None]
 
 _IDLE = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
 _MOST_IDLE = 10.0  # the same at most, with many partitions
+_FORCED = 0.5  # seconds
 
 
 class Consumers:
@@ -175,7 +175,7 @@ class Consumers:
 
     async def _end(self, runner: Runner, limit: float) -> None:
         ending = asyncio.create_task(runner.end())
-        await ended([ending], limit, self._forced)
+        await _ended_in_time([ending], limit, self._forced)
         ending.cancel()
         task = self._tasks.pop(runner.name)
         task.remove_done_callback(self._ended)
@@ -196,7 +196,7 @@ class Consumers:
         for runner in self._runners:
             runner.hurry()
         catching_up = asyncio.create_task(self._caught_up())
-        await ended([catching_up], limit, self._forced)
+        await _ended_in_time([catching_up], limit, self._forced)
         catching_up.cancel()
         # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):
@@ -241,7 +241,7 @@ class Consumers:
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
-        if not await ended(tasks, self._grace + 1, self._forced):
+        if not await _ended_in_time(tasks, self._grace + 1, self._forced):
             for task in tasks:
                 if not task.done():
                     _log.error("%s: does not end; it is left behind", task.get_name())
@@ -281,3 +281,18 @@ def _check_names(runners: Sequence[Runner]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"there are two consumers named {name}; they would share one cursor of the journal")
+
+
+async def _ended_in_time(tasks: Collection[asyncio.Task[Any]], limit: float, forced: asyncio.Event) -> bool:
+    """Wait for tasks for at most `limit` seconds. Return whether all have ended.
+
+    Once `forced` is set, it waits half a second more at most.
+    """
+    if tasks:
+        ending = asyncio.ensure_future(asyncio.wait(tasks, timeout=limit))
+        hurrying = asyncio.ensure_future(forced.wait())
+        await asyncio.wait([ending, hurrying], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ending], timeout=_FORCED)
+        ending.cancel()
+        hurrying.cancel()
+    return all(task.done() for task in tasks)
