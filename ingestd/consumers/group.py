@@ -126,15 +126,15 @@ class Consumers:
     async def start(self) -> None:
         """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`."""
         await self.ensure_cursors()
-        self.begin()
+        self.start_tasks()
 
     async def ensure_cursors(self, runners: Sequence[Runner] | None = None) -> None:
         """Create the durable cursors of these consumers, or of all. Raises `Unavailable`."""
         for runner in self._runners if runners is None else runners:
             await runner.ensure_cursor()
 
-    def begin(self) -> None:
-        """Begin the tasks of the consumers, which acquire the cursors, open the consumers and process records.
+    def start_tasks(self) -> None:
+        """Start the tasks of the consumers, which acquire the cursors, open the consumers and process records.
 
         A task creates its cursor if that has failed before.
         """
@@ -142,18 +142,11 @@ class Consumers:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
         self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
 
-    async def prepare_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
-        """Create durable cursors for further consumers, and return their runners for `exchange`.
-
-        `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
-        `Unavailable`.
-        """
-        runners = self.make_runners(consumers, leaving)
-        await self.ensure_cursors(runners)
-        return runners
-
     def make_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
-        """The runners of further consumers, as `prepare_runners` returns them, whose cursors may be missing."""
+        """The runners of further consumers for `exchange`, once `ensure_cursors` has created their cursors.
+
+        `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken.
+        """
         runners = [self._runner(each) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
         return runners
@@ -210,7 +203,7 @@ class Consumers:
         for runner in self._runners:
             await runner.release()
         with suppress(Unavailable):
-            await self._look()
+            await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
         if not self._partition:
             log_left(left)
@@ -218,13 +211,13 @@ class Consumers:
 
     async def _caught_up(self) -> None:
         while self._tasks:
-            await self._look()
+            await self._read_positions()
             self._moved.clear()
             if not any(each.is_behind for each in self._runners):
                 return
             await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
-    async def _look(self) -> None:
+    async def _read_positions(self) -> None:
         others = {status.name: status for status in self.statuses if not status.held}
         # Other daemons may have acquired their cursors. Both questions leave in one round trip.
         last, cursors = await asyncio.gather(self._journal.last(), self._cursors_of(others))
@@ -266,7 +259,7 @@ class Consumers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle):
                     await attempts.until_done(self._journal.wait, self._last)
-            await attempts.until_done(self._look)
+            await attempts.until_done(self._read_positions)
 
         await every("consumers", look, first=0)
 

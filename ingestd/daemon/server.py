@@ -165,13 +165,13 @@ class Server:
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
                 died=self._died, forced=stop.forced, give_way=backpressures[0].pace.give_way,
             )  # fmt: skip
-            sizes = await self._begin_sizes(consumers)
+            sizes = await self._measure_state(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
             if len(self.partitions) > 1:
                 self.watch(self._backends.follow_placements(), name="placements")
             self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
-            retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
+            retentions = sizes.journals = await self._measure_journals(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
@@ -200,11 +200,11 @@ class Server:
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
-                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
-                run_file=run_file, run_state=self._run_state,
+                self, generation, parts, read=self._read, adopted=self._set_generation, notifier=self.notifier,
+                stop=stop, run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
-            self._begin_to_serve(ingest, health)
+            self._tell_ready(ingest, health)
             stack.callback(self._tell_stopping)
             for part in self._operators:
                 stack.callback(part.close)
@@ -220,14 +220,14 @@ class Server:
         self.watch(give_back_free_memory(), name="memory")
         return clocks
 
-    async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
+    async def _measure_state(self, consumers: PartitionConsumers) -> StateSizes:
         sizes = StateSizes(self.partitions, self._generation.config, consumers)
         await sizes.start()
         self._metrics.show_state(sizes)
         self.watch(sizes.run(), name="sizes of the state")
         return sizes
 
-    async def _begin_retention(
+    async def _measure_journals(
         self, consumers: PartitionConsumers, backpressures: Sequence[Backpressure]
     ) -> Retentions:
         options, refuse = self._generation.config.journal, [each.refuse for each in backpressures]
@@ -237,7 +237,7 @@ class Server:
         self.watch(retentions.run(), name="retention")
         return retentions
 
-    def _begin_to_serve(self, ingest: Ingest, health: Health) -> None:
+    def _tell_ready(self, ingest: Ingest, health: Health) -> None:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
         metrics = self._metrics
@@ -257,7 +257,7 @@ class Server:
             intakes=generation.plugins.intakes,
         )  # fmt: skip
 
-    def _adopt(self, generation: Generation) -> None:
+    def _set_generation(self, generation: Generation) -> None:
         self._generation = generation
 
     def _tell_stopping(self) -> None:
