@@ -18,8 +18,7 @@ from ingestd.api.errors import CommandError, ConfigError, IngestdError, Unavaila
 from ingestd.api.options import Duration
 from ingestd.api.output import write
 from ingestd.config import Config, find_config
-from ingestd.daemon.run_directory import runtime_directory
-from ingestd.daemon.run_file import RunFile, RunState
+from ingestd.daemon.run_file import RunFile, RunState, runtime_directory
 from ingestd.daemon.running_daemons import RunningDaemon, RunningDaemons, find_daemons, systemd_unit, user_of
 from ingestd.hooks.loader import Plugins
 from ingestd.support.terminal import printable
@@ -65,8 +64,8 @@ async def reload(arguments: argparse.Namespace, config: Config, plugins: Plugins
         raise _none_found(path, found, arguments)
     if found.elsewhere:
         write([f"daemons on other machines have the same store; run this command there too: {_elsewhere(found)}"])
-    if found.trouble is not None and not failures:
-        write([f"other daemons of the store cannot be found: {found.trouble}"])
+    if found.store_failure is not None and not failures:
+        write([f"other daemons of the store cannot be found: {found.store_failure}"])
     for other in failures[:-1]:
         log.error("%s", other)
     if failures:
@@ -138,9 +137,9 @@ def _none_found(config: Path, found: RunningDaemons, arguments: argparse.Namespa
         named = ["--config", os.path.abspath(config)]
         command = _as_root(*named)
         reasons.append(f"another user's daemon may be hidden: run {command}, or systemctl reload ingestd for a service")
-    if found.trouble is not None and not is_hidden:
-        text = "; ".join([str(found.trouble), *reasons])
-        return ConfigError(text) if isinstance(found.trouble, ConfigError) else Unavailable(text)
+    if found.store_failure is not None and not is_hidden:
+        text = "; ".join([str(found.store_failure), *reasons])
+        return ConfigError(text) if isinstance(found.store_failure, ConfigError) else Unavailable(text)
     return Unavailable("; ".join(reasons))
 
 

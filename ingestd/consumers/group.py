@@ -13,7 +13,6 @@ from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Cursor, Journal
 from ingestd.api.store import Store
-from ingestd.consumers.task_end import ended
 from ingestd.support.backoff import Backoff
 from ingestd.support.periodic import every, seconds_between_looks
 
@@ -31,6 +30,7 @@ Died = Callable[[str, BaseException], None]
 
 _IDLE = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
 _MOST_IDLE = 10.0  # the same at most, with many partitions
+_FORCED = 0.5  # seconds
 
 
 class Consumers:
@@ -126,15 +126,15 @@ class Consumers:
     async def start(self) -> None:
         """Return once every consumer has a durable cursor, so that it misses no later record. Raises `Unavailable`."""
         await self.ensure_cursors()
-        self.begin()
+        self.start_tasks()
 
     async def ensure_cursors(self, runners: Sequence[Runner] | None = None) -> None:
         """Create the durable cursors of these consumers, or of all. Raises `Unavailable`."""
         for runner in self._runners if runners is None else runners:
             await runner.ensure_cursor()
 
-    def begin(self) -> None:
-        """Begin the tasks of the consumers, which acquire the cursors, open the consumers and process records.
+    def start_tasks(self) -> None:
+        """Start the tasks of the consumers, which acquire the cursors, open the consumers and process records.
 
         A task creates its cursor if that has failed before.
         """
@@ -142,18 +142,11 @@ class Consumers:
             self._tasks[runner.name] = self._run(runner.name, runner.run())
         self._tasks[""] = self._run("journal", self._follow())  # a consumer may be named "journal"
 
-    async def prepare_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
-        """Create durable cursors for further consumers, and return their runners for `exchange`.
-
-        `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken, and
-        `Unavailable`.
-        """
-        runners = self.make_runners(consumers, leaving)
-        await self.ensure_cursors(runners)
-        return runners
-
     def make_runners(self, consumers: Iterable[Consumer], leaving: Collection[str] = ()) -> list[Runner]:
-        """The runners of further consumers, as `prepare_runners` returns them, whose cursors may be missing."""
+        """The runners of further consumers for `exchange`, once `ensure_cursors` has created their cursors.
+
+        `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken.
+        """
         runners = [self._runner(each) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
         return runners
@@ -175,7 +168,7 @@ class Consumers:
 
     async def _end(self, runner: Runner, limit: float) -> None:
         ending = asyncio.create_task(runner.end())
-        await ended([ending], limit, self._forced)
+        await _ended_in_time([ending], limit, self._forced)
         ending.cancel()
         task = self._tasks.pop(runner.name)
         task.remove_done_callback(self._ended)
@@ -196,7 +189,7 @@ class Consumers:
         for runner in self._runners:
             runner.hurry()
         catching_up = asyncio.create_task(self._caught_up())
-        await ended([catching_up], limit, self._forced)
+        await _ended_in_time([catching_up], limit, self._forced)
         catching_up.cancel()
         # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):
@@ -210,7 +203,7 @@ class Consumers:
         for runner in self._runners:
             await runner.release()
         with suppress(Unavailable):
-            await self._look()
+            await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
         if not self._partition:
             log_left(left)
@@ -218,13 +211,13 @@ class Consumers:
 
     async def _caught_up(self) -> None:
         while self._tasks:
-            await self._look()
+            await self._read_positions()
             self._moved.clear()
             if not any(each.is_behind for each in self._runners):
                 return
             await self._moved.wait()  # and look again, because a consumer may have appended records for others
 
-    async def _look(self) -> None:
+    async def _read_positions(self) -> None:
         others = {status.name: status for status in self.statuses if not status.held}
         # Other daemons may have acquired their cursors. Both questions leave in one round trip.
         last, cursors = await asyncio.gather(self._journal.last(), self._cursors_of(others))
@@ -241,7 +234,7 @@ class Consumers:
 
     async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
-        if not await ended(tasks, self._grace + 1, self._forced):
+        if not await _ended_in_time(tasks, self._grace + 1, self._forced):
             for task in tasks:
                 if not task.done():
                     _log.error("%s: does not end; it is left behind", task.get_name())
@@ -266,7 +259,7 @@ class Consumers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle):
                     await attempts.until_done(self._journal.wait, self._last)
-            await attempts.until_done(self._look)
+            await attempts.until_done(self._read_positions)
 
         await every("consumers", look, first=0)
 
@@ -281,3 +274,18 @@ def _check_names(runners: Sequence[Runner]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"there are two consumers named {name}; they would share one cursor of the journal")
+
+
+async def _ended_in_time(tasks: Collection[asyncio.Task[Any]], limit: float, forced: asyncio.Event) -> bool:
+    """Wait for tasks for at most `limit` seconds. Return whether all have ended.
+
+    Once `forced` is set, it waits half a second more at most.
+    """
+    if tasks:
+        ending = asyncio.ensure_future(asyncio.wait(tasks, timeout=limit))
+        hurrying = asyncio.ensure_future(forced.wait())
+        await asyncio.wait([ending, hurrying], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ending], timeout=_FORCED)
+        ending.cancel()
+        hurrying.cancel()
+    return all(task.done() for task in tasks)

@@ -78,7 +78,7 @@ class PartitionConsumers:
         """
         await self._in_each([group.ensure_cursors() for group in self.groups])
         for group in self.groups:
-            group.begin()
+            group.start_tasks()
 
     async def prepare_runners(
         self, consumers: Iterable[Consumer], leaving: Collection[str] = ()

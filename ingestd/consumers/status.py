@@ -82,40 +82,49 @@ class ConsumerTotals:
     """
 
     def __init__(self, parts: Sequence[ConsumerStatus]) -> None:
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         self.name = parts[0].name
 
     @property
     def held(self) -> bool:
         """Whether this daemon has acquired the cursor of at least one partition."""
-        return any(each.held for each in self._parts)
+        return any(each.held for each in self.parts)
 
     @property
     def paused(self) -> bool:
         """Whether the consumer has asked for nothing in a partition. An operator's pause is for all of them."""
-        return any(each.paused for each in self._parts)
+        return any(each.paused for each in self.parts)
 
     @property
     def processed(self) -> int:
-        return sum(each.processed for each in self._parts)
+        return sum(each.processed for each in self.parts)
 
     @property
     def pending(self) -> int:
-        return sum(each.pending for each in self._parts)
+        return sum(each.pending for each in self.parts)
 
     @property
     def failures(self) -> int:
-        return sum(each.failures for each in self._parts)
+        return sum(each.failures for each in self.parts)
 
     @property
     def lost(self) -> int:
-        return sum(each.lost for each in self._parts)
+        return sum(each.lost for each in self.parts)
 
     @property
     def last_error(self) -> str | None:
         """Why the consumer fails at present in a partition; None if it works in all of them."""
-        return next((error for each in self._parts if (error := each.last_error) is not None), None)
+        return next((error for each in self.parts if (error := each.last_error) is not None), None)
+
+    @property
+    def state(self) -> str:
+        """The state in a word or two, for operators."""
+        if self.paused:
+            return "paused"
+        if not self.held:
+            return "on another daemon"
+        return "running" if self.last_error is None else "failing"
 
     @property
     def oldest_pending_seconds(self) -> float:
-        return max(each.oldest_pending_seconds for each in self._parts)
+        return max(each.oldest_pending_seconds for each in self.parts)

@@ -44,17 +44,17 @@ class Forgotten:
         """The last erasure of each partition, without those that could not be read yet."""
 
     async def follow(self) -> None:
-        await asyncio.gather(*(self._look(*part) for part in self._parts))
+        await asyncio.gather(*(self._look_for_erasure(*part) for part in self._parts))
         count = len(self._parts)
         pause = seconds_between_looks(TIMING.erasures, count, _MOST)
         # One after the other, but one that is away holds up no other.
         works = (
-            every("erasures", partial(self._look, *part), first=pause * number / count, pause=pause)
+            every("erasures", partial(self._look_for_erasure, *part), first=pause * number / count, pause=pause)
             for number, part in enumerate(self._parts)
         )
         await asyncio.gather(*works)
 
-    async def _look(self, partition: Partition, group: Consumers) -> None:
+    async def _look_for_erasure(self, partition: Partition, group: Consumers) -> None:
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
             erasure = await last_erasure(partition.store.begin(times.now()))
             if self._known.setdefault(partition.name, erasure) == erasure or erasure is None:  # None: it has ended

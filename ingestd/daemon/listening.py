@@ -35,7 +35,7 @@ OPERATORS = "ingestd-ops"
 _FIRST = 3  # the descriptor after standard input, output and error
 _HINT = f"FileDescriptorName= of a socket unit is {EVENTS} for events, {OPERATORS} for the operators' port"
 _BACKLOG = 1024
-_PATIENCE = 3.0  # seconds for a daemon on this machine to answer
+_ANSWER_TIMEOUT = 3.0  # seconds for a daemon on this machine to answer
 
 
 @contextlib.asynccontextmanager
@@ -135,7 +135,7 @@ def readiness(address: Address) -> str | None:
 
 
 def _ask(address: Address, method: str, path: str) -> tuple[int, dict[str, str], bytes] | None:
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=_PATIENCE)
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=_ANSWER_TIMEOUT)
     try:
         connection.request(method, path)
         answer = connection.getresponse()

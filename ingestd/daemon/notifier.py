@@ -23,7 +23,7 @@ log = logging.getLogger("ingestd.notify")
 
 _BEATS = 3  # messages in the watchdog's time, so that one may come late
 _EXTENSION = 30.0  # seconds by which each message extends a slow start
-_PATIENCE = 1.0  # seconds for systemd to make room for a message that must not be lost
+_SEND_TIMEOUT = 1.0  # seconds for systemd to make room for a message that must not be lost
 
 
 class Notifier:
@@ -43,7 +43,7 @@ class Notifier:
             log.warning("NOTIFY_SOCKET is %r, and must be a path or an abstract name", address)
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        sock.settimeout(_PATIENCE)
+        sock.settimeout(_SEND_TIMEOUT)
         try:
             sock.connect(f"\0{address[1:]}" if address[0] == "@" else address)
         except (OSError, ValueError) as error:  # ValueError: a null character in a path
@@ -121,7 +121,7 @@ class Notifier:
         if self._socket is None:
             return
         try:
-            self._socket.settimeout(_PATIENCE if wait else 0)
+            self._socket.settimeout(_SEND_TIMEOUT if wait else 0)
             self._socket.send("\n".join(lines).encode("utf-8", "replace"))
         except OSError as error:
             if wait:

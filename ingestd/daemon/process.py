@@ -36,8 +36,8 @@ _M_ARENA_MAX = -8
 _ARENAS = 2  # one for the event loop, one for all other threads: each arena keeps its free memory
 _LARGE = 256 << 10  # bytes; a usual batch is smaller, because the system must clear the pages of every new mapping
 _KEPT_AT_THE_END = 16 << 20  # free bytes kept at the heap's end: to return and request them again takes system calls
-_GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but not within `_PATIENCE`
-_PATIENCE = 20  # periods after a trim in which only a growth of `_MUCH` leads to the next one
+_GROWTH = 16 << 20  # bytes of growth after which memory is trimmed, but not within `_LEAST_PERIODS`
+_LEAST_PERIODS = 20  # periods after a trim in which only a growth of `_MUCH` leads to the next one
 _MUCH = 48 << 20  # bytes of growth after which memory is trimmed at the next period
 _AT_LATEST = 120  # periods after which memory is trimmed without growth, if the process has worked
 _WORK = 0.5  # seconds of CPU in which much memory may have been freed
@@ -105,7 +105,7 @@ async def give_back_free_memory() -> None:
         grown = resident - lowest
         if (
             grown > _MUCH
-            or (grown > _GROWTH and periods >= _PATIENCE)
+            or (grown > _GROWTH and periods >= _LEAST_PERIODS)
             or (work > _WORK and periods >= _AT_LATEST)
             or (work > _SOME_WORK and resident > _LARGE_PROCESS)
         ):

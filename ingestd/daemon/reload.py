@@ -33,7 +33,6 @@ from .clocks import Clocks
 from .generation import Generation, differences, next_generation, renewed
 from .notifier import Notifier
 from .process import files_needed, raise_file_limit
-from .run_directory import write_run_file
 from .run_file import RunFile, RunState
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
@@ -60,7 +59,7 @@ class Parts(NamedTuple):
     sizes: StateSizes
     clocks: Clocks
 
-    def adopt(self, after: Generation) -> None:
+    def put_into_force(self, after: Generation) -> None:
         """Apply this generation to new requests and to all limits."""
         config = after.config
         configure_logs(config.logs)
@@ -101,7 +100,7 @@ class Reload:
         adopted: Callable[[Generation], None],
         notifier: Notifier,
         stop: Shutdown,
-        run_file: RunFile | None,
+        run_file: RunFile,
         run_state: RunState,
     ) -> None:
         self._daemon = daemon
@@ -127,19 +126,19 @@ class Reload:
         self._notifier.reloading()
         before = self._generation
         try:
-            after, coming = await self._prepare(before)
+            after, coming = await self._make_next(before)
         except Exception as error:  # noqa: BLE001 - after any error the daemon keeps its generation
             self._refused(error)
             return
         self._generation = after
         self._adopted(after)
-        self._parts.adopt(after)
+        self._parts.put_into_force(after)
         await self._parts.exchange_sinks(before, after, coming)
         changes = ", ".join(differences(before, after)) or "nothing has changed"
         log.info("generation %d of the configuration is in force: %s", after.number, changes)
         self._over()
 
-    async def _prepare(self, before: Generation) -> tuple[Generation, Sequence[Sequence[Runner]]]:
+    async def _make_next(self, before: Generation) -> tuple[Generation, Sequence[Sequence[Runner]]]:
         """Do every step that can fail."""
         config, validator = await asyncio.to_thread(self._read_files)
         after = next_generation(before, config, validator)
@@ -179,4 +178,4 @@ class Reload:
 
     def _note(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)
-        write_run_file(self._run_file, self._state)
+        self._run_file.write(self._state)

@@ -20,12 +20,11 @@ from ingestd.config import load_config
 from ingestd.hooks.loader import load_plugins
 from ingestd.storage.backends import Backends
 
-from .run_directory import find_run_files, runtime_directory
-from .run_file import RunFile, RunState
+from .run_file import RunFile, RunState, find_run_files, runtime_directory
 
 __all__ = ["RunningDaemon", "RunningDaemons", "find_daemons", "systemd_unit", "user_of"]
 
-_PATIENCE = 10.0  # seconds for the store to answer
+_STORE_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class RunningDaemons:
     """Daemons on other machines that have the store."""
     is_partial: bool = False
     """Whether only another user may read some run files or the store."""
-    trouble: IngestdError | None = None
-    """The reason if the store could not be asked, otherwise None."""
+    store_failure: IngestdError | None = None
+    """Why the store could not be asked, otherwise None."""
 
 
 async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons:
@@ -75,15 +74,15 @@ async def find_daemons(config: Path, overrides: Sequence[str]) -> RunningDaemons
 async def _ask_store(config: Path, overrides: Sequence[str], found: RunningDaemons) -> Sequence[DaemonProcess]:
     try:
         configuration = load_config(config, overrides)
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_STORE_TIMEOUT):
             return await Backends(configuration, load_plugins(configuration)).daemons()
     except (ConfigError, Unavailable) as error:
-        found.trouble = error
+        found.store_failure = error
     except TimeoutError:
-        found.trouble = Unavailable("the store does not answer")
+        found.store_failure = Unavailable("the store does not answer")
     except OSError as error:
         found.is_partial |= isinstance(error, PermissionError)
-        found.trouble = Unavailable(str(error))
+        found.store_failure = Unavailable(str(error))
     return []
 
 

@@ -26,8 +26,7 @@ from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.observability.logs import RecentLines
-from ingestd.observability.loop_holder import plugin_modules
-from ingestd.observability.loop_monitor import LoopMonitor
+from ingestd.observability.loop_monitor import LoopMonitor, plugin_modules
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes
@@ -46,8 +45,7 @@ from .listening import EVENTS, OPERATORS, inherited_sockets, listen, serving_ope
 from .notifier import Notifier
 from .process import files_needed, give_back_free_memory, raise_file_limit, tune_the_interpreter
 from .reload import Parts, Reload
-from .run_directory import hold_run_file, release_run_file
-from .run_file import RunState
+from .run_file import RunState, hold_run_file
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
 
@@ -149,7 +147,7 @@ class Server:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(_collecting(self._lines))
             run_file = hold_run_file(self._run_state)
-            stack.callback(release_run_file, run_file)
+            stack.callback(run_file.release)
             async with self.notifier.extend_start_timeout("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
@@ -162,13 +160,13 @@ class Server:
                 self.partitions, [*generation.plugins.consumers, *generation.sinks],
                 died=self._died, forced=stop.forced, give_way=backpressures[0].demand.give_way,
             )  # fmt: skip
-            sizes = await self._begin_sizes(consumers)
+            sizes = await self._measure_state(consumers)
             await consumers.start()
             stack.push_async_callback(self._stop_consumers, consumers)
             if len(self.partitions) > 1:
                 self.watch(self._backends.follow_placements(), name="placements")
             self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
-            retentions = sizes.journals = await self._begin_retention(consumers, backpressures)
+            retentions = sizes.journals = await self._measure_journals(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
             metrics.store_up.set_function(health.able)
             pipeline = self._make_pipeline(generation, backpressures)
@@ -197,11 +195,11 @@ class Server:
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
-                self, generation, parts, read=self._read, adopted=self._adopt, notifier=self.notifier, stop=stop,
-                run_file=run_file, run_state=self._run_state,
+                self, generation, parts, read=self._read, adopted=self._set_generation, notifier=self.notifier,
+                stop=stop, run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
-            self._begin_to_serve(ingest, health)
+            self._tell_ready(ingest, health)
             stack.callback(self._tell_stopping)
             for part in self._operators:
                 stack.callback(part.close)
@@ -217,14 +215,14 @@ class Server:
         self.watch(give_back_free_memory(), name="memory")
         return clocks
 
-    async def _begin_sizes(self, consumers: PartitionConsumers) -> StateSizes:
+    async def _measure_state(self, consumers: PartitionConsumers) -> StateSizes:
         sizes = StateSizes(self.partitions, self._generation.config, consumers)
         await sizes.start()
         self._metrics.show_state(sizes)
         self.watch(sizes.run(), name="sizes of the state")
         return sizes
 
-    async def _begin_retention(
+    async def _measure_journals(
         self, consumers: PartitionConsumers, backpressures: Sequence[Backpressure]
     ) -> Retentions:
         options, refuse = self._generation.config.journal, [each.refuse for each in backpressures]
@@ -234,7 +232,7 @@ class Server:
         self.watch(retentions.run(), name="retention")
         return retentions
 
-    def _begin_to_serve(self, ingest: Ingest, health: Health) -> None:
+    def _tell_ready(self, ingest: Ingest, health: Health) -> None:
         tune_the_interpreter()
         # Only now: during the start, no caller waits for a plugin that holds the loop.
         metrics = self._metrics
@@ -253,7 +251,7 @@ class Server:
             unusable_ids=self.unusable_ids, intakes=generation.plugins.intakes,
         )  # fmt: skip
 
-    def _adopt(self, generation: Generation) -> None:
+    def _set_generation(self, generation: Generation) -> None:
         self._generation = generation
 
     def _tell_stopping(self) -> None:
@@ -288,7 +286,7 @@ class Server:
         sinks = sink_statuses(consumers, generation.sinks)
         self._metrics.show_consumers(consumers.statuses)
         self._metrics.show_sinks(sinks)
-        fed = {sink.consumer.name for sink in sinks}
+        fed = {sink.name for sink in sinks}
         types = {name: table["type"] for name, table in generation.config.sink_tables.items()}
         shown = Shown(sinks, types, [each for each in consumers.statuses if each.name not in fed])
         for part in self._operators:

@@ -52,15 +52,15 @@ class StateSizes:
 
     async def start(self) -> None:
         """Look at all partitions within reach, before any event and any record of a sink."""
-        await asyncio.gather(*map(self._look, range(len(self._partitions))))
+        await asyncio.gather(*map(self._measure, range(len(self._partitions))))
 
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
         number = len(self._partitions)
         indexes, pause = cycle(range(number)), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
-        await every("state_sizes", lambda: self._look(next(indexes)), pause=pause)
+        await every("state_sizes", lambda: self._measure(next(indexes)), pause=pause)
 
-    async def _look(self, index: int) -> None:
+    async def _measure(self, index: int) -> None:
         store = self._partitions[index].store
         with suppress(Unavailable):  # the back end logs its failure, and the next look tries again
             size = self._sizes[index] = await store.size()

@@ -17,7 +17,9 @@ from .options import SinkOptions
 from .shared_sink import SharedSink, within
 from .transforms import RecordTransform
 
-__all__ = ["BatchWriter", "GivenUp", "LetterWriter", "Written"]
+__all__ = ["BatchWriter", "GivenUp", "LetterWriter", "StepResult", "WriteBatch", "Written"]
+
+WriteBatch = Callable[[Sequence[Record]], Awaitable[None]]
 
 _PROBES = 2  # other records that are tried each time before the sink counts as failing
 
@@ -36,6 +38,32 @@ class Written(NamedTuple):
     """The indexes of the completed records that the transform left out."""
     failure: Exception | None = None
     """Why the records after the completed ones were not written, if the sink took only a first part."""
+
+
+class StepResult(NamedTuple):
+    """The result of a write: the records of a step, the indexes of those that pass the filter, and how these ended."""
+
+    records: Sequence[Record]
+    wanted: Sequence[int]
+    written: Written
+
+    @property
+    def done(self) -> int:
+        """The number of processed records, from the first."""
+        return len(self.records) if self.written.done == len(self.wanted) else self.wanted[self.written.done]
+
+    @property
+    def delivered(self) -> int:
+        return self.written.done - len(self.written.given_up) - len(self.written.left_out)
+
+    @property
+    def filtered(self) -> int:
+        """The number of processed records that the filter excluded or the transform left out."""
+        return self.done - self.written.done + len(self.written.left_out)
+
+    @property
+    def given_up(self) -> list[tuple[Record, GivenUp]]:
+        return [(self.records[self.wanted[at]], given_up) for at, given_up in self.written.given_up.items()]
 
 
 class BatchWriter:
@@ -63,7 +91,7 @@ class BatchWriter:
         *,
         in_turn: bool = True,
         transform: RecordTransform | None = None,
-        write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
+        write: WriteBatch | None = None,
         shared: SharedSink | None = None,
         partition: str = "",
     ) -> None:
@@ -273,24 +301,12 @@ class BatchWriter:
 
 
 class LetterWriter(BatchWriter):
-    """Writes dead letters again. It waits only for a sink that is known to fail, because giving up loses nothing."""
+    """Writes dead letters again, and is made with `in_turn=False`.
 
-    def __init__(
-        self,
-        sink: Sink,
-        options: SinkOptions,
-        evidence: Evidence,
-        *,
-        transform: RecordTransform | None = None,
-        write: Callable[[Sequence[Record]], Awaitable[None]] | None = None,
-        shared: SharedSink | None = None,
-        partition: str = "",
-    ) -> None:
-        super().__init__(
-            sink, options, evidence,
-            in_turn=False, transform=transform, write=write, shared=shared, partition=partition,
-        )  # fmt: skip
-        self._sink_fails = False
+    It waits only for a sink that is known to fail, because giving up loses nothing.
+    """
+
+    _sink_fails = False
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
         others_taken = await super()._takes_others(records)

@@ -55,14 +55,11 @@ class BufferedSinkConsumer(SinkConsumer):
         self._buffer = Buffered()
         self._sink_buffer = SinkBuffer(sink, self._timeout)
         add, through = self._sink_buffer.add, self._sink_buffer.write_through
-        evidence = self._evidence
-        self._filling = self._writer = BatchWriter(sink, options, evidence, transform=transform, write=add)
-        self._writing_through = BatchWriter(sink, options, evidence, transform=transform, write=through)
-        self._replays = BatchWriter(sink, options, evidence, in_turn=False, transform=transform, write=add)
-        self._replaying_through = BatchWriter(
-            sink, options, evidence, in_turn=False, transform=transform, write=through
-        )
-        self._retries = LetterWriter(sink, options, evidence, transform=transform, write=through)
+        self._filling = self._writer = self._make_writer(write=add)
+        self._writing_through = self._make_writer(write=through)
+        self._replay_writer = self._make_writer(in_turn=False, write=add)
+        self._replaying_through = self._make_writer(in_turn=False, write=through)
+        self._letter_writer = self._make_writer(LetterWriter, in_turn=False, write=through)
         self._attempts = options.retry.attempts
         self._failures = 0
         """The number of failed flushes in a row that may be the fault of a record."""
@@ -87,7 +84,7 @@ class BufferedSinkConsumer(SinkConsumer):
 
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:
-        return self._filling, self._writing_through, self._replays, self._replaying_through, self._retries
+        return self._filling, self._writing_through, self._replay_writer, self._replaying_through, self._letter_writer
 
     def wants_more(self, records: Sequence[Record]) -> bool:
         return False
@@ -245,11 +242,11 @@ class BufferedSinkConsumer(SinkConsumer):
         self, command: Replay, step: Step, progress: Progress, journal: Journal, position: int
     ) -> Sequence[DeadLetter]:
         """Do a part of a replay, and flush each batch alone."""
-        filling, self._replays = self._replays, self._replaying_through
+        filling, self._replay_writer = self._replay_writer, self._replaying_through
         try:
             letters = await super()._replay(command, step, progress, journal, position)
         finally:
-            self._replays = filling
+            self._replay_writer = filling
         if progress.command == command.number:
             self._replay_through = 0
         return letters

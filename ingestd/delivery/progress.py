@@ -37,6 +37,10 @@ class Progress(msgspec.Struct, omit_defaults=True):
     at: int = 0
     """The progress of the next command: a position, or the number of a dead letter."""
 
+    def finish(self, command: int) -> None:
+        """The command with that number is completed."""
+        self.command, self.at = command, 0
+
     @property
     def dead(self) -> int:
         """The number of dead letters now."""

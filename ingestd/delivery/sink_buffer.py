@@ -9,9 +9,8 @@ from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 
-from .batch_writer import GivenUp
+from .batch_writer import GivenUp, StepResult
 from .shared_sink import within
-from .step_result import StepResult
 
 __all__ = ["Buffered", "SinkBuffer"]
 

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from ingestd.api import times
@@ -22,27 +21,15 @@ from ingestd.consumers.erasures import REMOVED
 from ingestd.support.periodic import TIMING
 
 from .batch_plan import BatchPlan, load_plan, save_plan
-from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
+from .batch_writer import BatchWriter, GivenUp, LetterWriter, StepResult, WriteBatch, Written
 from .dead_letter_log import DeadLetterLog
-from .dead_letters import (
-    RECORD_GONE,
-    DeadLetter,
-    add_letter_bytes,
-    load_letter_bytes,
-    make_letter,
-    measure_letters,
-    read_letter,
-    read_letters,
-    remove_letter,
-    save_dead_letter,
-    whole_record,
-)
+from .dead_letter_steps import DeadLetterSteps
+from .dead_letters import DeadLetter, load_letter_bytes, measure_letters, read_letter
 from .evidence import Evidence
-from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
+from .operator_commands import OperatorCommand, OperatorCommands, Replay, load_commands
 from .options import SinkOptions
 from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
 from .shared_sink import SharedSink
-from .step_result import StepResult
 from .transforms import RecordTransform, make_filter
 
 __all__ = ["PREFIX", "SinkConsumer"]
@@ -51,9 +38,6 @@ PREFIX = "sink:"
 
 _T = TypeVar("_T")
 
-_BLANK = b'"erased":true'
-_DISCARDED = 1000  # dead letters discarded in one step
-_LETTERS_SIZE = 2 << 20  # the approximate size of the dead letters in memory, in bytes
 _AHEAD = 500  # records after those in hand that may serve as probes
 _PART = 1 << 20  # bytes from which a batch may be only a part of what the journal has, because a read has a limit
 
@@ -113,14 +97,10 @@ class SinkConsumer(Consumer):
         self._filter = make_filter(options.filter)
         self._evidence = Evidence()
         self._max_bytes = int(options.batch.max_bytes)
-        make = partial(
-            BatchWriter, sink, options, self._evidence, transform=transform, shared=self._shared, partition=partition
-        )
-        self._writer = make()
-        self._replays = make(in_turn=False)
-        self._retries = LetterWriter(
-            sink, options, self._evidence, transform=transform, shared=self._shared, partition=partition
-        )
+        self._writer = self._make_writer()
+        self._replay_writer = self._make_writer(in_turn=False)
+        self._letter_writer = self._make_writer(LetterWriter, in_turn=False)
+        self._letters = DeadLetterSteps(sink.name, self.max_records)
         self._splits = 0
         """Splits counted by earlier writers."""
         self._plan: BatchPlan | None = None
@@ -128,13 +108,21 @@ class SinkConsumer(Consumer):
         self._results: list[StepResult] = []
         """The results for the present step and for the next step, until they are committed."""
         self._commands = OperatorCommands()
-        self._looked: float | None = None
+        self._read_at: float | None = None
         self._last_failure: LastFailure | None = None
         self._log = DeadLetterLog(sink.name, partition=partition)
 
+    def _make_writer(
+        self, writer: type[BatchWriter] = BatchWriter, *, in_turn: bool = True, write: WriteBatch | None = None
+    ) -> BatchWriter:
+        return writer(
+            self.sink, self._options, self._evidence,
+            in_turn=in_turn, transform=self._transform, write=write, shared=self._shared, partition=self._partition,
+        )  # fmt: skip
+
     @property
     def _writers(self) -> tuple[BatchWriter, ...]:
-        return self._writer, self._replays, self._retries
+        return self._writer, self._replay_writer, self._letter_writer
 
     @property
     def splits(self) -> int:
@@ -162,7 +150,7 @@ class SinkConsumer(Consumer):
 
     async def close(self) -> None:
         # Another daemon may continue with the sink. Then this knowledge is outdated when the cursor comes back.
-        self.progress = self.last_reason = self._looked = self._last_failure = self._plan = None
+        self.progress = self.last_reason = self._read_at = self._last_failure = self._plan = None
         self._results = []
         self._evidence.forget()
         for writer in self._writers:
@@ -170,17 +158,17 @@ class SinkConsumer(Consumer):
         await self._shared.close(self)
 
     async def next_action(self, state: State) -> NextAction:
-        if self._looked is None or time.monotonic() - self._looked >= TIMING.sink_commands:
-            await self._look(state)
+        if self._read_at is None or time.monotonic() - self._read_at >= TIMING.sink_commands:
+            await self._read_state(state)
         if self._commands.paused:
             return "nothing"
         if self._next_command() is not None or self._evidence.wanted:
             return "command"
         return "nothing" if self.only_commands else "records"
 
-    async def _look(self, state: State) -> None:
+    async def _read_state(self, state: State) -> None:
         name = self.sink.name
-        if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
+        if self._read_at is None and (self.sink.stable_batches or self.sink.buffering):
             self._plan = await load_plan(state, name)
         # In one round trip, which is most of the work of an idle daemon with many partitions.
         self._commands, self.progress, stored, size = await asyncio.gather(
@@ -198,7 +186,7 @@ class SinkConsumer(Consumer):
             self._last_failure = stored
         if self._last_failure != stored:
             await save_last_failure(state, name, self._last_failure)
-        self._looked = time.monotonic()
+        self._read_at = time.monotonic()
 
     def wants_more(self, records: Sequence[Record]) -> bool:
         if self._plan is not None and self._plan.begins_with(records[0]) and records[-1].position < self._plan.last:
@@ -232,7 +220,7 @@ class SinkConsumer(Consumer):
         given_up: Sequence[tuple[Record, GivenUp]],
     ) -> list[DeadLetter]:
         """Store the end of some records, and return their dead letters."""
-        letters = [await self._make_dead_letter(step, progress, *each) for each in given_up]
+        letters = [await self._make_letter(step, progress, *each) for each in given_up]
         progress.delivered += delivered
         progress.given_up += len(letters)
         progress.filtered += filtered
@@ -316,7 +304,7 @@ class SinkConsumer(Consumer):
         if isinstance(command, Replay):
             letters = await self._tried(self._replay(command, step, progress, journal, position))
         else:
-            await self._tried(self._see_to_letters(command, step, progress, journal))
+            await self._tried(self._letters.carry_out(command, step.state, progress, journal, self._letter_writer))
         await save_progress(step.state, self.sink.name, progress)
         step.committed = lambda: self._committed(progress, letters)
 
@@ -356,81 +344,21 @@ class SinkConsumer(Consumer):
         if not wanted:
             progress.at = records[-1].position if records else last
         else:
-            written = await self._replays.write(wanted)
+            written = await self._replay_writer.write(wanted)
             progress.at = wanted[written.done - 1].position
             progress.replayed += written.done - len(written.given_up) - len(written.left_out)
             progress.given_up_again += len(written.given_up)
             for index, given_up in written.given_up.items():
-                letters.append(await self._make_dead_letter(step, progress, wanted[index], given_up))
+                letters.append(await self._make_letter(step, progress, wanted[index], given_up))
         if progress.at >= last:
-            _finish(progress, command)
+            progress.finish(command.number)
         return letters
 
     def _is_replayed(self, record: Record, command: Replay) -> bool:
         return self._passes(record) and (command.keys is None or record.envelope().key in command.keys)
 
-    async def _see_to_letters(self, command: OperatorCommand, step: Step, progress: Progress, journal: Journal) -> None:
-        assert not isinstance(command, Replay)
-        most = self.max_records if isinstance(command, Retry) else _DISCARDED
-        letters: list[DeadLetter] = []
-        size, last = 0, min(command.last, progress.letters)
-        async for letter in read_letters(step.state, self.sink.name, progress.at, last, command.letters):
-            letters.append(letter)
-            size += letter.record_size
-            if len(letters) == most or size >= _LETTERS_SIZE:
-                break
-        if not letters:
-            _finish(progress, command)
-        elif isinstance(command, Retry):
-            await self._retry(letters, step.state, progress, journal)
-        else:
-            for letter in letters:
-                await self._remove(letter, step.state)
-            progress.discarded += len(letters)
-            progress.at = letters[-1].number
-
-    async def _retry(self, letters: Sequence[DeadLetter], state: State, progress: Progress, journal: Journal) -> None:
-        records: list[Record] = []
-        for letter in letters:
-            record = await whole_record(letter, journal)
-            if record is None:
-                break
-            records.append(record)
-        if not records:  # further letters come with the next step
-            if RECORD_GONE not in letters[0].reason:
-                letters[0].reason = f"{RECORD_GONE}; {letters[0].reason}"
-                await save_dead_letter(state, self.sink.name, letters[0])
-            progress.at = letters[0].number
-            return
-        written = await self._retries.write(records)
-        for index, letter in enumerate(letters[: written.done]):
-            given_up = written.given_up.get(index)
-            if given_up is None:
-                await self._remove(letter, state)
-                progress.retried += 1
-            else:
-                letter.reason, letter.at = given_up.reason, times.now()
-                letter.attempts += given_up.attempts
-                await save_dead_letter(state, self.sink.name, letter)
-        progress.at = letters[written.done - 1].number
-
-    async def _remove(self, letter: DeadLetter, state: State) -> None:
-        await remove_letter(state, self.sink.name, letter.number)
-        await add_letter_bytes(state, self.sink.name, -letter.size)
-
-    async def _make_dead_letter(self, step: Step, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
-        state, present = step.state, await step.read_again(record)
-        if present.body != record.body and _BLANK in present.body:
-            record, given_up = present, given_up._replace(reason=REMOVED)
-        progress.letters += 1
-        size = await load_letter_bytes(state, self.sink.name) or 0
-        letter = make_letter(
-            progress.letters, record, given_up.reason,
-            at=times.now(), attempts=given_up.attempts, room=self.max_letter_bytes - size,
-        )  # fmt: skip
-        await add_letter_bytes(state, self.sink.name, letter.size)
-        await save_dead_letter(state, self.sink.name, letter)
-        return letter
+    async def _make_letter(self, step: Step, progress: Progress, record: Record, given_up: GivenUp) -> DeadLetter:
+        return await self._letters.make(step, progress, record, given_up, max_bytes=self.max_letter_bytes)
 
     async def _progress(self, state: State, began: int) -> Progress:
         return await load_progress(state, self.sink.name) or Progress(began)
@@ -448,7 +376,3 @@ class SinkConsumer(Consumer):
             raise
         self._last_failure = None
         return result
-
-
-def _finish(progress: Progress, command: OperatorCommand) -> None:
-    progress.command, progress.at = command.number, 0

@@ -1,29 +1,25 @@
-"""The status of a sink, for metrics."""
+"""The status of a sink in a running daemon, for metrics and the operators' page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ingestd.consumers.partitions import PartitionConsumers
-from ingestd.consumers.status import ConsumerTotals
+from ingestd.consumers.status import ConsumerStatus, ConsumerTotals
 
 from .sink_consumer import SinkConsumer
 
 __all__ = ["SinkStatus", "feeders_of", "sink_statuses"]
 
 
-@dataclass(frozen=True)
-class SinkStatus:
+class SinkStatus(ConsumerTotals):
     """The status of a sink over all partitions, always up to date. Counts begin with the start of the daemon."""
 
-    consumer: ConsumerTotals
-    feeders: Sequence[SinkConsumer]
-    """The consumers of the sink, one for each partition."""
-
-    @property
-    def sink_name(self) -> str:
-        return self.feeders[0].sink.name
+    def __init__(self, parts: Sequence[ConsumerStatus], feeders: Sequence[SinkConsumer]) -> None:
+        """`feeders` has the consumers of the sink, one for each partition."""
+        super().__init__(parts)
+        self.feeders = feeders
+        self.sink_name = feeders[0].sink.name
 
     @property
     def delivered(self) -> int:
@@ -40,15 +36,7 @@ class SinkStatus:
 
     @property
     def retries(self) -> int:
-        return self.consumer.failures + sum(each.splits for each in self.feeders)
-
-    @property
-    def pending(self) -> int:
-        return self.consumer.pending
-
-    @property
-    def oldest_pending_seconds(self) -> float:
-        return self.consumer.oldest_pending_seconds
+        return self.failures + sum(each.splits for each in self.feeders)
 
     @property
     def dead_letters(self) -> int:
@@ -69,15 +57,11 @@ class SinkStatus:
         """
         return next((reason for each in self.feeders if (reason := each.last_reason) is not None), None)
 
-    @property
-    def paused(self) -> bool:
-        return self.consumer.paused
-
 
 def sink_statuses(consumers: PartitionConsumers, sinks: Iterable[SinkConsumer]) -> list[SinkStatus]:
     """The status of each sink."""
-    statuses = {status.name: status for status in consumers.statuses}
-    return [SinkStatus(statuses[sink.name], feeders_of(consumers, sink)) for sink in sinks]
+    parts = {status.name: status.parts for status in consumers.statuses}
+    return [SinkStatus(parts[sink.name], feeders_of(consumers, sink)) for sink in sinks]
 
 
 def feeders_of(consumers: PartitionConsumers, sink: SinkConsumer) -> list[SinkConsumer]:

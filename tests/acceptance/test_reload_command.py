@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ingestd.daemon.run_directory import find_run_files, hold_run_file, release_run_file
-from ingestd.daemon.run_file import RunFile, RunState
+from ingestd.daemon.run_file import RunFile, RunState, find_run_files, hold_run_file
 from ingestd.daemon.running_daemons import find_daemons
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
@@ -227,15 +226,15 @@ def test_a_daemon_that_still_starts_is_reloaded_when_it_is_ready(tmp_path: Path)
 def test_a_run_directory_is_made_in_a_folder_of_this_user_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ingestd.daemon.run_directory._RUN", tmp_path / "run")
-    monkeypatch.setattr("ingestd.daemon.run_directory._TMP", tmp_path)
+    monkeypatch.setattr("ingestd.daemon.run_file._RUN", tmp_path / "run")
+    monkeypatch.setattr("ingestd.daemon.run_file._TMP", tmp_path)
     parent = tmp_path / f"ingestd-{os.geteuid()}"
     state = RunState(pid=os.getpid(), config="/shop.toml")
     file = hold_run_file(state)
-    assert file is not None
+    assert file.held
     assert file.directory.parent == parent
     assert parent.stat().st_mode & 0o777 == file.directory.stat().st_mode & 0o777 == 0o755
-    release_run_file(file)
+    file.release()
     assert not file.directory.exists()
 
     left = parent / "left"
@@ -243,12 +242,12 @@ def test_a_run_directory_is_made_in_a_folder_of_this_user_only(
     (left / "ingestd.lock").touch()
     (left / "ingestd.json").touch()
     os.utime(left, (0, 0))
-    release_run_file(hold_run_file(state))
+    hold_run_file(state).release()
     assert [*parent.iterdir()] == []
 
     parent.chmod(0o777)
     with caplog.at_level("INFO", "ingestd.reload"):
-        assert hold_run_file(state) is None
+        assert not hold_run_file(state).held
     assert f"{parent} is not a directory of this user alone" in caplog.text
 
 

@@ -24,6 +24,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
 from ingestd.api.store import State, state_key
 from ingestd.consumers.group import Consumers, ConsumerStatus
+from ingestd.consumers.runner import Runner
 from ingestd.consumers.status import ConsumerTotals
 from ingestd.observability.metrics import Metrics
 from ingestd.support.backoff import Backoff
@@ -600,7 +601,7 @@ async def test_a_consumer_is_exchanged_after_its_step_while_others_continue(tmp_
         await consumers.start()
         await begun.wait()
         await until(lambda: consumers.statuses[0].position == 10)
-        coming = await consumers.prepare_runners([new], leaving=["reader"])
+        coming = await coming_runners(consumers, new)
         exchanging = asyncio.ensure_future(consumers.exchange(["reader"], coming, 30))
         await append(backend, make_records(2))  # the exchange begins during this append
         await until(lambda: consumers.statuses[0].position == 12)
@@ -614,6 +615,13 @@ async def test_a_consumer_is_exchanged_after_its_step_while_others_continue(tmp_
         assert other.calls == ["open", "process", "process"]
         assert {status.name: status.processed for status in consumers.statuses} == {"other": 12, "reader": 12}
         await consumers.stop(10)
+
+
+async def coming_runners(consumers: Consumers, reader: Reader) -> list[Runner]:
+    """The runners of a reader that takes the place of the present one."""
+    runners = consumers.make_runners([reader], leaving=["reader"])
+    await consumers.ensure_cursors(runners)
+    return runners
 
 
 class Preparing(Reader):
@@ -636,7 +644,7 @@ async def test_prepared_records_are_processed_before_an_exchange(turns: int, tmp
         await consumers.start()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 30)
+        await consumers.exchange(["reader"], await coming_runners(consumers, new), 30)
         assert {*old.prepared} <= {*old.seen}
         await until(lambda: consumers.statuses[0].position == 100)
         assert old.seen + new.seen == [*range(1, 101)]
@@ -650,7 +658,7 @@ async def test_a_hanging_consumer_is_exchanged_after_a_time_limit_and_its_record
         consumers = Consumers(backend.journal, backend.store, [old], died=lambda name, error: None)
         await consumers.start()
         await until(lambda: old.seen == [1, 2, 3, 4, 5])
-        await consumers.exchange(["reader"], await consumers.prepare_runners([new], leaving=["reader"]), 0.01)
+        await consumers.exchange(["reader"], await coming_runners(consumers, new), 0.01)
         await until(lambda: new.seen == [1, 2, 3, 4, 5])
         await consumers.stop(10)
 
@@ -660,7 +668,7 @@ async def test_a_new_consumer_with_the_name_of_another_is_refused(tmp_path: Path
         consumers = Consumers(backend.journal, backend.store, [Reader()], died=lambda name, error: None)
         await consumers.start()
         with pytest.raises(ConfigError, match="two consumers named reader"):
-            await consumers.prepare_runners([Reader()])
+            consumers.make_runners([Reader()])
         await consumers.stop(10)
 
 

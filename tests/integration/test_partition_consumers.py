@@ -112,7 +112,7 @@ async def test_the_partitions_share_one_sink_whose_calls_never_overlap(tmp_path:
             (status,) = sink_statuses(consumers, [consumer])
             await until(lambda: status.pending)
             await until(lambda: status.delivered == 3600)
-            assert (status.pending, status.dead_letters, status.consumer.held) == (0, 0, True)
+            assert (status.pending, status.dead_letters, status.held) == (0, 0, True)
             assert status.oldest_pending_seconds == 0
             await append(backend.partitions[2], 1)
             await until(lambda: status.delivered == 3601)

@@ -137,14 +137,6 @@ def _latency(before: Counts, after: Counts) -> list[dict[str, Any]]:
     return found
 
 
-def _state(consumer: ConsumerTotals) -> str:
-    if consumer.paused:
-        return "paused"
-    if not consumer.held:
-        return "on another daemon"
-    return "running" if consumer.last_error is None else "failing"
-
-
 def _presentable(reason: str | None) -> str | None:
     return None if reason is None else presentable(reason)
 
@@ -154,7 +146,7 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
     return {
         "sink": name,
         "type": types.get(name),
-        "state": _state(sink.consumer),
+        "state": sink.state,
         "delivered": _count(minute.delivered.get(name, 0), sample.delivered.get(name, 0)),
         "filtered": sink.filtered,
         "retries": sink.retries,
@@ -162,14 +154,14 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
         "oldestPendingSeconds": sink.oldest_pending_seconds,
         "deadLetters": sink.dead_letters,
         "lastDeadLetterReason": _presentable(sink.last_dead_letter_reason),
-        "lastError": _presentable(sink.consumer.last_error),
+        "lastError": _presentable(sink.last_error),
     }
 
 
 def _consumer(consumer: ConsumerTotals) -> dict[str, Any]:
     return {
         "consumer": consumer.name,
-        "state": _state(consumer),
+        "state": consumer.state,
         "pending": consumer.pending,
         "oldestPendingSeconds": consumer.oldest_pending_seconds,
         "failures": consumer.failures,
