@@ -12,7 +12,7 @@ SDKS := tests/sdks
 KAFKA := tests/kafka
 SETUP := setup.cfg pyproject.toml
 NOT_KERNEL := apart clickhouse kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
-	redis_failover redis_sentinel sink_troubles
+	redis_failover redis_sentinel
 KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_alike sessions shutdown
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +31,7 @@ demo-traffic: .venv/installed
 
 install: .venv/installed
 
-test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
+test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
 	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
 	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
@@ -42,7 +42,7 @@ test-kernel: .venv/installed-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/installed
+test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 check: lint types test
@@ -168,3 +168,6 @@ $(KAFKA)/lib/installed: $(KAFKA)/pom.xml
 	@rm -rf $(KAFKA)/lib
 	@cd $(KAFKA) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
 	@touch $@
+
+$(KAFKA)/lib/classes.jsa: $(KAFKA)/lib/installed
+	@$(BIN)/python -c "from tests.support.kafka_cluster import make_archive; make_archive()"

@@ -64,8 +64,9 @@ class Client:
         return Answer(int(lines[0].split()[1]), headers, json.loads(body))
 
     async def is_closed(self) -> bool:
-        """Whether the server closes the connection without sending more."""
-        return await self.reader.read() == b""
+        """Whether the server closes the connection within ten seconds without sending more."""
+        async with asyncio.timeout(10):
+            return await self.reader.read() == b""
 
 
 @asynccontextmanager

@@ -60,4 +60,5 @@ def arrangement(cluster: RedisCluster) -> Iterator[None]:
         patch.setattr(TIMING, "redis_heartbeat", LEASE / 3)
         patch.setattr(TIMING, "redis_report_shared", LEASE)
         patch.setattr(TIMING, "redis_cursor", LEASE / 10)
+        patch.setattr(TIMING, "redis_report_shared", 1.2 * LEASE)
         yield

@@ -7,12 +7,12 @@ import mmap
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-__all__ = ["held_in_memory", "small_disk"]
+__all__ = ["full", "held_in_memory", "small_disk"]
 
 
 @contextmanager
@@ -26,6 +26,19 @@ def small_disk(folder: Path, *, megabytes: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """The disk of this folder is full."""
+    ballast = folder / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()
 
 
 def held_in_memory(path: Path) -> list[bool]:

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 from .clients import wait_until
 from .daemon import PATIENCE, Daemon, Shop
 
-__all__ = ["TroubledSink", "troubled_sink"]
+__all__ = ["TroubledSink", "check_page", "troubled_sink"]
+
+_PAGES = Path(__file__).parents[2] / "docs" / "sinks"
 
 _COMMON = """
 batch = { max_wait = "0s" }
@@ -24,6 +26,14 @@ retry = { attempts = 2, initial = "20ms", max = "200ms" }
 """
 _VISITORS = 3
 _CAUSES = 6  # different messages that one trouble may have, each with a line of the log
+
+
+def check_page(page: str, tested: Mapping[str, str]) -> None:
+    """Checks that the table on a sink's page has these troubles, each with a reason that matches its pattern."""
+    table = (_PAGES / page).read_text().partition("| trouble |")[2].partition("\n\n")[0]
+    shown = dict(re.findall(r"^\| ([^|`]+?) \| `([^`]+)` \|", table, re.MULTILINE))
+    assert shown.keys() == tested.keys()
+    assert not [name for name in tested if re.search(tested[name], shown[name]) is None]
 
 
 class TroubledSink:

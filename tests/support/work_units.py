@@ -12,9 +12,10 @@ __all__ = ["WorkUnits", "put_long_ones_first"]
 _BROWSER = re.compile(r"(tests/acceptance/browser_client)/.*\[(chromium|firefox)\b")
 
 _LONG = (
-    "tests/integration/test_sink_troubles.py", "tests/integration/test_redis_attribution.py",
-    "tests/integration/test_redis_cluster_attribution.py", "tests/acceptance/test_packaging.py",
-    "tests/acceptance/test_openapi.py", "tests/integration/test_kafka.py",
+    "tests/integration/test_redis_attribution.py", "tests/integration/test_kafka.py",
+    "tests/integration/test_kafka_troubles.py", "tests/integration/test_parquet_troubles.py",
+    "tests/integration/test_parquet.py", "tests/integration/test_redis_cluster_attribution.py",
+    "tests/acceptance/test_packaging.py", "tests/acceptance/test_openapi.py",
 )  # fmt: skip
 """Files that take more than a minute, and would begin late. A process could have the last of them for itself."""
 
