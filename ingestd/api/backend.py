@@ -79,7 +79,8 @@ class Backend(ABC):
     async def open(self, *, serving: bool) -> None:
         """Open for the daemon (`serving`), or for a command, also beside a running daemon.
 
-        Raises `ConfigError` if it can never work with this configuration, `Unavailable` if it may work later.
+        A command changes no data of an earlier version: it raises `UpgradeNeeded`. Raises `ConfigError` if it can never
+        work with this configuration, `Unavailable` if it may work later.
         """
 
     async def receive_copy(self) -> None:  # noqa: B027 - most need nothing
@@ -136,3 +137,11 @@ class Backend(ABC):
         daemon is running, `ConfigError`, `OSError`.
         """
         raise CommandError("this store restores no backups: use the tools of its server")
+
+    async def upgrade(self, *, keep: bool) -> str | None:
+        """Upgrade data of an earlier version, as `open` does for a daemon. `keep` keeps a copy of the former data.
+
+        Returns a sentence about what was done, or None if there was nothing to do. Callers do not call `open` first.
+        Raises `CommandError`, also if a daemon is running, `ConfigError`, `Unavailable`.
+        """
+        return None

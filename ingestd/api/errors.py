@@ -5,6 +5,7 @@
     IngestdError
     ├── ConfigError          the start stops, exit 78
     ├── CommandError         a command cannot do its task, exit 1
+    │   └── UpgradeNeeded        the data are of an earlier version, which only a daemon upgrades
     ├── WriteConflict        data that a transaction has read changed meanwhile
     ├── DuplicateMessage     a message with this idempotency key was stored before
     ├── LeaseLost            another daemon has the consumer's cursor now
@@ -59,6 +60,7 @@ __all__ = [
     "Unavailable",
     "UnknownKey",
     "UnsupportedEncoding",
+    "UpgradeNeeded",
     "WriteConflict",
     "reason_of",
     "storable",
@@ -78,6 +80,10 @@ class ConfigError(IngestdError):
 
 class CommandError(IngestdError):
     """A command cannot do its task."""
+
+
+class UpgradeNeeded(CommandError):
+    """The data are of an earlier version. A daemon upgrades them when it starts, and `ingestd store upgrade`."""
 
 
 class WriteConflict(IngestdError):

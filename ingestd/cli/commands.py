@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from functools import partial
 
-from . import completion, reload, systemd_units
+from . import completion, reload, systemd_units, upgrade
 from .command_line import JSON, JSON_LINES, Command, CommandLine
 from .sinks.table import sink_commands
 
@@ -57,6 +57,13 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
         "ingestd.cli.losses:acknowledge",
         "go on without the data that the store has lost",
         ["ingestd store acknowledge-loss"],
+    )
+    yield Command(
+        "store upgrade",
+        "ingestd.cli.upgrade:upgrade",
+        "upgrade the store of an earlier version, without a running daemon, and keep a copy",
+        ["ingestd store upgrade", "ingestd store upgrade --no-copy"],
+        upgrade.add_arguments,
     )
     yield Command(
         "partitions show",

@@ -20,6 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import pluggy
 
+from ingestd import __version__
 from ingestd.api import hookspecs
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError
@@ -160,7 +161,9 @@ def _available() -> dict[str, _Offered]:
         dist = point.dist
         if dist is not None and dist not in known:
             metadata = dist.metadata  # each access reads the file again
-            known[dist] = metadata["Name"], metadata["Version"]
+            # Metadata of an editable installation are as old as the installation.
+            own = metadata["Name"] == "ingestd"
+            known[dist] = metadata["Name"], __version__ if own else metadata["Version"]
         offered = _Offered(point, *known[dist])
         other = found.setdefault(point.name, offered)
         # A distribution may be found twice, by its installed metadata and its source metadata.

@@ -154,6 +154,10 @@ class Backends:
             raise CommandError("[journal] url and [store] url are two stores, and a copy of one does not fit the other")
         return self._all[0]
 
+    async def upgrade(self, *, keep: bool) -> list[str]:
+        """Upgrade data of an earlier version. Returns what was done. Raises like `Backend.upgrade`."""
+        return [done for backend in self._all if (done := await backend.upgrade(keep=keep))]
+
     def problem(self) -> str | None:
         return next((problem for backend in self._all if (problem := backend.problem())), None)
 

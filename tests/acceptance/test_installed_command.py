@@ -31,6 +31,7 @@ USES = {
     "events export": ("--limit 1", 0, '{"id":"'),
     "events import": ("missing.jsonl --tenant shop", 1, "missing.jsonl"),
     "store acknowledge-loss": ("", 0, "there is no loss of data"),
+    "store upgrade": ("", 1, "a daemon has the file"),
     "store copy": ("--from sqlite:ingestd.db --to sqlite:other.db", 1, "a daemon serves from"),
     "store compare": ("--from sqlite:ingestd.db --to sqlite:other.db", 1, "a daemon serves from"),
     "store backup": ("backup.tar", 0, "written and checked"),

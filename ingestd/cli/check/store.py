@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,14 +12,14 @@ from ingestd.api import times
 from ingestd.api.backend import Partition, describe_partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
-from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNeeded
 from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.backends import open_backends
+from ingestd.storage.backends import Backends, open_backends
 from ingestd.storage.copy_mark import refuse_unfinished
 from ingestd.storage.placements import unfinished
 from ingestd.storage.store_loss import CURE
@@ -68,6 +69,10 @@ async def look_at_store(
             report.add("consumers", _consumers(lags, consumers, faulty, late=late))
             newest = [await each.newest_at() for each in partitions]
             report.add("clock", [_clock(now, max((at for at in newest if at is not None), default=None))])
+    except UpgradeNeeded as error:  # the start of this version upgrades it, so nothing is wrong
+        report.add("store", [CheckResult("upgrade", str(error), "warning")])
+        daemons = await Backends(config, plugins).daemons()
+        pid = next((each.pid for each in daemons if each.host == socket.gethostname()), None)
     except (IngestdError, OSError) as error:
         report.add("store", [fault("store", error)])
     return pid

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from .journal import SqliteJournal
 from .shrinking import Shrinker
 from .store import SqliteStore
 from .sweep import Sweeper
+from .upgrade import upgrade
 from .writeback import WriteBack
 
 __all__ = ["CACHE_SIZE", "SqliteBackend"]
@@ -69,7 +71,7 @@ class SqliteBackend(Backend):
         create(self.path)
         self._lock = await acquire(self.path, serving=serving)
         try:
-            await self.database.connections.open(owner=self._lock is not None)
+            await self.database.connections.open(owner=self._lock is not None, serving=serving)
             if self._lock is not None:
                 await self._own()
             else:
@@ -142,12 +144,24 @@ class SqliteBackend(Backend):
         await asyncio.to_thread(back_up, self.path, file)
 
     async def restore(self, file: Path) -> Path | None:
+        async with self._alone():
+            return await asyncio.to_thread(restore, file, self.path)
+
+    async def upgrade(self, *, keep: bool) -> str | None:
+        async with self._alone():
+            try:
+                return await asyncio.to_thread(upgrade, self.path, keep=keep)
+            except sqlite3.Error as error:
+                raise open_error(error, self.path) from error
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
         take_identity(self.path)
         lock = await acquire(self.path, serving=False)
         if lock is None:
             raise CommandError(f"{self.path}: a daemon has the file; stop it first")
         try:
-            return await asyncio.to_thread(restore, file, self.path)
+            yield
         finally:
             lock.release()
 

@@ -1,4 +1,4 @@
-"""Connections to the file: functions that run on aiosqlite's thread, pragmas, transactions, migrations."""
+"""Connections to the file: functions that run on aiosqlite's thread, pragmas, transactions, the tables' version."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 
-from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNeeded
 
-__all__ = ["Connection", "check_version", "connect", "is_row_fault", "migrate", "open_error", "snapshot", "transaction"]
+__all__ = [
+    "MIGRATIONS", "Connection", "check_version", "connect", "is_row_fault", "open_error", "snapshot", "transaction",
+]  # fmt: skip
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +43,7 @@ def _read_migrations() -> list[str]:
 
 
 # Read now: later a command may have given up the right to read its own program.
-_MIGRATIONS = _read_migrations()
+MIGRATIONS = _read_migrations()
 
 
 class Connection(aiosqlite.Connection):
@@ -158,24 +160,12 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
 
 
-def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the tables to this program's version, one transaction a step. Raises `ConfigError`."""
-    version = check_version(connection, path)
-    for number, script in enumerate(_MIGRATIONS[version:], version + 1):
-        try:
-            connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nPRAGMA user_version = {number};\nCOMMIT;")
-        except sqlite3.Error:
-            if connection.in_transaction:
-                connection.rollback()
-            raise
-
-
 def check_version(connection: sqlite3.Connection, path: Path, *, current: bool = False) -> int:
     """The version of the file's tables, 0 for an empty file. `current` refuses all versions but the program's."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    newest = len(_MIGRATIONS)
+    newest = len(MIGRATIONS)
     if application != APPLICATION_ID and (version or tables):
         raise ConfigError(f"{path}: a database of another program; give the daemon a separate file")
     if version > newest:
@@ -183,8 +173,13 @@ def check_version(connection: sqlite3.Connection, path: Path, *, current: bool =
             f"{path}: written by a newer ingestd (tables of version {version}, this one knows {newest});"
             " install that version or a later one, or restore a copy from before it ran"
         )
+    if current and not version:
+        raise Unavailable(f"{path}: it has no tables yet; try again when the daemon has started")
     if current and version != newest:
-        raise Unavailable(f"{path}: its tables have version {version}, not {newest}: the running daemon is older")
+        raise UpgradeNeeded(
+            f"{path}: its tables have version {version}, not {newest}: the running daemon is of an earlier version."
+            " Use the command of that version, or restart the daemon with this one"
+        )
     return int(version)
 
 

@@ -9,7 +9,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from ingestd.api.errors import Unavailable
 
-from .connection import Connection, connect, migrate
+from .connection import Connection, connect
+from .upgrade import prepare
 
 __all__ = ["Connections"]
 
@@ -30,11 +31,11 @@ class Connections:
         self._bound: Connection | None = None
         """Holds the snapshot that bounds a checkpoint."""
 
-    async def open(self, *, owner: bool) -> None:
-        """Raises `sqlite3.Error`, `ConfigError`. After an error the caller must still call `close`."""
+    async def open(self, *, owner: bool, serving: bool) -> None:
+        """Raises `sqlite3.Error`, and like `prepare`. After an error the caller must still call `close`."""
         self._writer = await self._connect(writing=True)
         if owner:
-            await self._writer.submit(migrate, self._path)
+            await self._writer.submit(prepare, self._path, serving=serving)
         self._reader = await self._connect()
         if owner:
             self._background = await self._connect()

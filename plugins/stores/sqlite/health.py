@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
@@ -12,6 +13,7 @@ from ingestd.api.errors import IngestdError
 
 from .commits import Commits
 from .database import Database
+from .upgrade import kept_file
 
 __all__ = ["describe", "fill"]
 
@@ -25,6 +27,7 @@ async def describe(database: Database) -> list[CheckResult]:
     return [
         _file(database.path),
         _disk(database.path),
+        *_kept(kept_file(database.path)),
         _daemon(database.path, database.commits),
         await _whole(database),
         await _writable(database.commits),
@@ -54,6 +57,13 @@ def _disk(path: Path) -> CheckResult:
         "unavailable" if free == 0 else "warning" if free < _LOW_DISK else "ok",
         {"freeBytes": free},
     )
+
+
+def _kept(path: Path) -> Iterator[CheckResult]:
+    if path.exists():
+        size = path.stat().st_size
+        text = f"{path}, {show_size(size)}: the file of before an upgrade; remove it when you do not go back"
+        yield CheckResult("kept", text, facts={"path": str(path), "bytes": size})
 
 
 def _daemon(path: Path, commits: Commits | None) -> CheckResult:
