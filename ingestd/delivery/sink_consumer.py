@@ -21,7 +21,7 @@ from ingestd.api.store import State
 from ingestd.consumers.erasures import REMOVED
 from ingestd.support.periodic import TIMING
 
-from .batch_plan import BatchPlan, load_plan, save_plan
+from .batch_plan import BATCH_PLAN, BatchPlan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, Written
 from .dead_letter_log import DeadLetterLog
 from .dead_letters import (
@@ -40,7 +40,7 @@ from .dead_letters import (
 from .evidence import Evidence
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, Retry, load_commands
 from .options import SinkOptions
-from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from .progress import LAST_FAILURE, PROGRESS, LastFailure, Progress
 from .shared_sink import SharedSink
 from .step_result import StepResult
 from .transforms import RecordTransform, make_filter
@@ -181,10 +181,10 @@ class SinkConsumer(Consumer):
     async def _look(self, state: State) -> None:
         name = self.sink.name
         if self._looked is None and (self.sink.stable_batches or self.sink.buffering):
-            self._plan = await load_plan(state, name)
+            self._plan = await BATCH_PLAN.load(state, name)
         # In one round trip, which is most of the work of an idle daemon with many partitions.
         self._commands, self.progress, stored, size = await asyncio.gather(
-            load_commands(state, name), load_progress(state, name), load_last_failure(state, name),
+            load_commands(state, name), PROGRESS.load(state, name), LAST_FAILURE.load(state, name),
             load_letter_bytes(state, name),
         )  # fmt: skip
         progress = self.progress
@@ -197,7 +197,7 @@ class SinkConsumer(Consumer):
         if stored is not None and failure is not None and (stored.at, stored.reason) == (failure.at, REMOVED):
             self._last_failure = stored
         if self._last_failure != stored:
-            await save_last_failure(state, name, self._last_failure)
+            await LAST_FAILURE.save(state, self._last_failure, name)
         self._looked = time.monotonic()
 
     def wants_more(self, records: Sequence[Record]) -> bool:
@@ -236,7 +236,7 @@ class SinkConsumer(Consumer):
         progress.delivered += delivered
         progress.given_up += len(letters)
         progress.filtered += filtered
-        await save_progress(step.state, self.sink.name, progress)
+        await PROGRESS.save(step.state, progress, self.sink.name)
         return letters
 
     async def _is_planned(self, records: Sequence[Record], step: Step) -> bool:
@@ -249,7 +249,7 @@ class SinkConsumer(Consumer):
             return True
         batch = self._writer.first([records[index] for index in wanted])
         plan = BatchPlan(records[0].position, batch[-1].position, batch[-1].at)
-        await save_plan(step.state, self.sink.name, plan)
+        await BATCH_PLAN.save(step.state, plan, self.sink.name)
         step.done = 0
         step.committed = lambda: self._set_plan(plan)
         return False
@@ -317,7 +317,7 @@ class SinkConsumer(Consumer):
             letters = await self._tried(self._replay(command, step, progress, journal, position))
         else:
             await self._tried(self._see_to_letters(command, step, progress, journal))
-        await save_progress(step.state, self.sink.name, progress)
+        await PROGRESS.save(step.state, progress, self.sink.name)
         step.committed = lambda: self._committed(progress, letters)
 
     def _next_command(self) -> OperatorCommand | None:
@@ -433,7 +433,7 @@ class SinkConsumer(Consumer):
         return letter
 
     async def _progress(self, state: State, began: int) -> Progress:
-        return await load_progress(state, self.sink.name) or Progress(began)
+        return await PROGRESS.load(state, self.sink.name) or Progress(began)
 
     async def _tried(self, work: Awaitable[_T]) -> _T:
         """Await work of the sink, and keep its failure for `ingestd sinks status`."""

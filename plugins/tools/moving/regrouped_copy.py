@@ -11,7 +11,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.cli.sinks.progress_bar import ProgressBar
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, write_mark
@@ -190,7 +190,7 @@ class RegroupedCopy:
         for cut in cuts:
             letters = 0
             for side in self._source:
-                progress = await load_progress(side.store.begin(times.now()), cut.consumer.removeprefix(PREFIX))
+                progress = await PROGRESS.load(side.store.begin(times.now()), cut.consumer.removeprefix(PREFIX))
                 letters += 0 if progress is None else progress.letters
             most = max(most, letters)
         return most
