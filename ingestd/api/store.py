@@ -349,7 +349,7 @@ class Store(ABC):
 
     @abstractmethod
     def discard(self, state: State) -> None:
-        """Undo the writes of a failed transaction, as far as the store can."""
+        """Undo the writes of a transaction that is given up. Others that have read them may be refused."""
 
     @abstractmethod
     def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
