@@ -17,8 +17,8 @@ KERNEL = {
     "cli": 3_560, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
-    "stores/sqlite": 3_690, "stores/redis": 3_940, "auth": 1_310, "attribution": 4_090, "segment": 570,
-    "sinks": 4_780, "console": 2_520, "openapi": 380, "tools": 5_270,
+    "stores/sqlite": 3_690, "stores/redis": 3_940, "auth": 1_310, "attribution": 4_060, "segment": 570,
+    "sinks": 4_680, "console": 2_520, "openapi": 380, "tools": 5_210,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},

@@ -24,7 +24,7 @@ from ingestd.delivery.operator_commands import load_commands, set_paused
 from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, Progress
 from ingestd.delivery.sink_consumer import PREFIX
 
-from .cuts import Cut
+from .record_copy import Cut
 from .sides import Side
 
 __all__ = ["SINK_KINDS", "refuse_unfinished_work", "share_sink"]
