@@ -11,13 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
 
 __all__ = [
     "Field",
     "State",
     "Store",
     "StoreSize",
+    "StoredValue",
     "key_digest",
     "kind_of_tenant",
     "kinds_of",
@@ -27,6 +30,9 @@ __all__ = [
     "use_namespaces",
 ]
 
+
+Value = TypeVar("Value")
+_encode = msgspec.json.Encoder().encode
 
 _LONGEST_REMEMBERED = 64  # characters of ASCII, as most ids have; callers may send thousands of others
 
@@ -108,6 +114,42 @@ class Field(NamedTuple):
 
     at: int
     value: str
+
+
+class StoredValue(Generic[Value]):
+    """Values of one type, each as JSON under a key of one kind.
+
+    A value has a text as its name, and may belong to a tenant. `type_` is any type that msgspec decodes. So a later
+    version adds members with defaults only.
+    """
+
+    def __init__(self, kind: str, type_: type[Value]) -> None:
+        self._kind = kind
+        self._decode = msgspec.json.Decoder(type_).decode
+
+    def key(self, name: str = "", tenant: str = "") -> str:
+        return state_key(self._kind, tenant, name)
+
+    def decode(self, text: str) -> Value:
+        return self._decode(text)
+
+    def encode(self, value: Value) -> str:
+        return _encode(value).decode()
+
+    async def load(self, state: State, name: str = "", tenant: str = "") -> Value | None:
+        """None if there is no such value. Raises `Unavailable`."""
+        found = await state.get(self.key(name, tenant))
+        return None if found is None else self._decode(found)
+
+    async def save(
+        self, state: State, value: Value | None, name: str = "", tenant: str = "", *, ttl: int | None = None
+    ) -> None:
+        """None removes the value. `ttl` is its life in milliseconds. Raises `Unavailable`."""
+        key = self.key(name, tenant)
+        if value is None:
+            await state.delete(key)
+        else:
+            await state.put(key, _encode(value).decode(), ttl)
 
 
 class StoreSize(NamedTuple):
@@ -307,7 +349,7 @@ class Store(ABC):
 
     @abstractmethod
     def discard(self, state: State) -> None:
-        """Undo the writes of a failed transaction, as far as the store can."""
+        """Undo the writes of a transaction that is given up. Others that have read them may be refused."""
 
     @abstractmethod
     def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:

@@ -9,9 +9,9 @@ import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.sink import Span
-from ingestd.api.store import State, state_key
+from ingestd.api.store import StoredValue
 
-__all__ = ["BatchPlan", "delete_plan", "load_plan", "save_plan"]
+__all__ = ["BATCH_PLAN", "BatchPlan"]
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
@@ -46,21 +46,5 @@ class BatchPlan(msgspec.Struct, frozen=True):
         return end.position > self.last or self.ends_with(end)
 
 
-_decode = msgspec.json.Decoder(BatchPlan).decode
-
-
-async def load_plan(state: State, sink: str) -> BatchPlan | None:
-    found = await state.get(_key(sink))
-    return None if found is None else _decode(found)
-
-
-async def save_plan(state: State, sink: str, plan: BatchPlan) -> None:
-    await state.put(_key(sink), msgspec.json.encode(plan).decode())
-
-
-async def delete_plan(state: State, sink: str) -> None:
-    await state.delete(_key(sink))
-
-
-def _key(sink: str) -> str:
-    return state_key("sink-batch", "", sink)
+BATCH_PLAN = StoredValue("sink-batch", BatchPlan)
+"""By sink."""

@@ -13,7 +13,7 @@ from ingestd.api.options import Options
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 
-from .batch_plan import BatchPlan, delete_plan, save_plan
+from .batch_plan import BATCH_PLAN, BatchPlan
 from .batch_writer import BatchWriter, LetterWriter
 from .dead_letters import DeadLetter
 from .operator_commands import Discard, Replay
@@ -163,7 +163,7 @@ class BufferedSinkConsumer(SinkConsumer):
                     self._not_before = time.monotonic() + self.sink.flush_after  # its other records are still coming
                     return
                 plan = BatchPlan(buffer.first, buffer.last.position, buffer.last.at)
-                await save_plan(step.state, name, plan)
+                await BATCH_PLAN.save(step.state, plan, name)
                 step.committed = lambda: self._set_plan(plan)
                 return
             try:
@@ -190,7 +190,8 @@ class BufferedSinkConsumer(SinkConsumer):
 
     async def _write_through_buffered(self, step: Step, position: int) -> None:
         """Let the buffered records come again, and flush each batch alone."""
-        await delete_plan(step.state, self.sink.name)  # a flush with its span could replace a part of what was written
+        # A flush with its span could replace a part of what was written.
+        await BATCH_PLAN.save(step.state, None, self.sink.name)
         step.rewound = True
         step.committed = lambda: self._begin_writing_through(position)
 

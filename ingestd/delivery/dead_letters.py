@@ -9,7 +9,7 @@ import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.api.store import State, state_key
+from ingestd.api.store import State, StoredValue, state_key
 from ingestd.support.record_head import read_head
 
 __all__ = [
@@ -73,15 +73,15 @@ _KEPT = ("id", "key", "tenant", "anonymousId", "userId")
 """The members that stay of a record that is left out. `ingestd forget` finds the person by them."""
 _LONGEST = 512  # characters of an id that stays
 
-_decode = msgspec.json.Decoder(DeadLetter).decode
-
-
-def _encode(letter: DeadLetter) -> str:
-    return msgspec.json.encode(letter).decode()
+_LETTERS = StoredValue("dead-letter", DeadLetter)
 
 
 def _key(sink: str, number: int) -> str:
-    return state_key("dead-letter", "", f"{sink}:{number}")
+    return _LETTERS.key(_name(sink, number))
+
+
+def _name(sink: str, number: int) -> str:
+    return f"{sink}:{number}"
 
 
 def make_letter(number: int, record: Record, reason: str, *, at: int, attempts: int, room: float) -> DeadLetter:
@@ -137,12 +137,11 @@ async def save_dead_letter(state: State, sink: str, letter: DeadLetter) -> None:
     """
     if letter.type == "erasure":
         letter = msgspec.structs.replace(letter, reason=_ERASURE_REASON)
-    await state.put(_key(sink, letter.number), _encode(letter))
+    await _LETTERS.save(state, letter, _name(sink, letter.number))
 
 
 async def read_letter(state: State, sink: str, number: int) -> DeadLetter | None:
-    found = await state.get(_key(sink, number))
-    return None if found is None else _decode(found)
+    return await _LETTERS.load(state, _name(sink, number))
 
 
 async def read_letters(
@@ -191,9 +190,9 @@ async def change_letter(state: State, sink: str, letter: DeadLetter, changed: De
     """Replace a letter. Return False if it has changed or gone since it was read."""
     key = _key(sink, letter.number)
     found = await state.get(key)
-    if found is None or _decode(found) != letter:
+    if found is None or _LETTERS.decode(found) != letter:
         return False
-    return await state.swap(key, found, _encode(changed))
+    return await state.swap(key, found, _LETTERS.encode(changed))
 
 
 async def remove_letter(state: State, sink: str, number: int) -> None:

@@ -8,9 +8,9 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, WriteConflict
-from ingestd.api.store import State, Store, state_key
+from ingestd.api.store import State, Store, StoredValue
 
-from .progress import load_progress
+from .progress import PROGRESS
 
 __all__ = [
     "Discard",
@@ -66,12 +66,11 @@ class OperatorCommands(msgspec.Struct, omit_defaults=True):
     waiting: list[OperatorCommand] = []
 
 
-_decode = msgspec.json.Decoder(OperatorCommands).decode
+_COMMANDS = StoredValue("sink-orders", OperatorCommands)
 
 
 async def load_commands(state: State, name: str) -> OperatorCommands:
-    found = await state.get(_key(name))
-    return OperatorCommands() if found is None else _decode(found)
+    return await _COMMANDS.load(state, name) or OperatorCommands()
 
 
 async def give_command(store: Store, name: str, command: OperatorCommand) -> int:
@@ -99,25 +98,22 @@ async def set_paused(store: Store, name: str, *, paused: bool) -> bool:
 
 
 async def _change(store: Store, name: str, change: Callable[[OperatorCommands], None]) -> None:
+    key = _COMMANDS.key(name)
     for _ in range(_ATTEMPTS):
         # A separate transaction reads the progress: a busy sink changes it often, which must not be a conflict.
         look = store.begin(times.now())
-        progress = await load_progress(look, name)
+        progress = await PROGRESS.load(look, name)
         await store.commit(look)
         done = 0 if progress is None else progress.command
         state = store.begin(times.now())
-        found = await state.get(_key(name))
-        commands = OperatorCommands() if found is None else _decode(found)
+        found = await state.get(key)
+        commands = OperatorCommands() if found is None else _COMMANDS.decode(found)
         commands.waiting = [command for command in commands.waiting if command.number > done]
         change(commands)
         try:
-            if await state.swap(_key(name), found, msgspec.json.encode(commands).decode()):
+            if await state.swap(key, found, _COMMANDS.encode(commands)):
                 await store.commit(state)
                 return
         except WriteConflict:  # another command was faster
             continue
     raise CommandError(f"the commands for sink {name} keep changing; try again")
-
-
-def _key(name: str) -> str:
-    return state_key("sink-orders", "", name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ingestd.api.store import State, state_key
+from ingestd.api.store import StoredValue
 
-__all__ = ["LastFailure", "Progress", "load_last_failure", "load_progress", "save_last_failure", "save_progress"]
+__all__ = ["LAST_FAILURE", "PROGRESS", "LastFailure", "Progress"]
 
 
 class Progress(msgspec.Struct, omit_defaults=True):
@@ -59,28 +59,7 @@ class LastFailure(msgspec.Struct, frozen=True):
     """The number of failures in a row."""
 
 
-_decode_progress = msgspec.json.Decoder(Progress).decode
-_decode_failure = msgspec.json.Decoder(LastFailure).decode
-
-
-async def load_progress(state: State, name: str) -> Progress | None:
-    """The progress of a sink, or None if the sink has never had a record."""
-    found = await state.get(state_key("sink-progress", "", name))
-    return None if found is None else _decode_progress(found)
-
-
-async def save_progress(state: State, name: str, progress: Progress) -> None:
-    await state.put(state_key("sink-progress", "", name), msgspec.json.encode(progress).decode())
-
-
-async def load_last_failure(state: State, name: str) -> LastFailure | None:
-    found = await state.get(state_key("sink-trouble", "", name))
-    return None if found is None else _decode_failure(found)
-
-
-async def save_last_failure(state: State, name: str, failure: LastFailure | None) -> None:
-    key = state_key("sink-trouble", "", name)
-    if failure is None:
-        await state.delete(key)
-    else:
-        await state.put(key, msgspec.json.encode(failure).decode())
+PROGRESS = StoredValue("sink-progress", Progress)
+"""By sink. A sink that has never had a record has none."""
+LAST_FAILURE = StoredValue("sink-trouble", LastFailure)
+"""By sink. A sink that works has none."""

@@ -20,7 +20,7 @@ from ingestd.api.store import State
 from ingestd.consumers.erasures import REMOVED
 from ingestd.support.periodic import TIMING
 
-from .batch_plan import BatchPlan, load_plan, save_plan
+from .batch_plan import BATCH_PLAN, BatchPlan
 from .batch_writer import BatchWriter, GivenUp, LetterWriter, StepResult, WriteBatch, Written
 from .dead_letter_log import DeadLetterLog
 from .dead_letter_steps import DeadLetterSteps
@@ -28,7 +28,7 @@ from .dead_letters import DeadLetter, load_letter_bytes, measure_letters, read_l
 from .evidence import Evidence
 from .operator_commands import OperatorCommand, OperatorCommands, Replay, load_commands
 from .options import SinkOptions
-from .progress import LastFailure, Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from .progress import LAST_FAILURE, PROGRESS, LastFailure, Progress
 from .shared_sink import SharedSink
 from .transforms import RecordTransform, make_filter
 
@@ -169,10 +169,10 @@ class SinkConsumer(Consumer):
     async def _read_state(self, state: State) -> None:
         name = self.sink.name
         if self._read_at is None and (self.sink.stable_batches or self.sink.buffering):
-            self._plan = await load_plan(state, name)
+            self._plan = await BATCH_PLAN.load(state, name)
         # In one round trip, which is most of the work of an idle daemon with many partitions.
         self._commands, self.progress, stored, size = await asyncio.gather(
-            load_commands(state, name), load_progress(state, name), load_last_failure(state, name),
+            load_commands(state, name), PROGRESS.load(state, name), LAST_FAILURE.load(state, name),
             load_letter_bytes(state, name),
         )  # fmt: skip
         progress = self.progress
@@ -185,7 +185,7 @@ class SinkConsumer(Consumer):
         if stored is not None and failure is not None and (stored.at, stored.reason) == (failure.at, REMOVED):
             self._last_failure = stored
         if self._last_failure != stored:
-            await save_last_failure(state, name, self._last_failure)
+            await LAST_FAILURE.save(state, self._last_failure, name)
         self._read_at = time.monotonic()
 
     def wants_more(self, records: Sequence[Record]) -> bool:
@@ -224,7 +224,7 @@ class SinkConsumer(Consumer):
         progress.delivered += delivered
         progress.given_up += len(letters)
         progress.filtered += filtered
-        await save_progress(step.state, self.sink.name, progress)
+        await PROGRESS.save(step.state, progress, self.sink.name)
         return letters
 
     async def _is_planned(self, records: Sequence[Record], step: Step) -> bool:
@@ -237,7 +237,7 @@ class SinkConsumer(Consumer):
             return True
         batch = self._writer.first([records[index] for index in wanted])
         plan = BatchPlan(records[0].position, batch[-1].position, batch[-1].at)
-        await save_plan(step.state, self.sink.name, plan)
+        await BATCH_PLAN.save(step.state, plan, self.sink.name)
         step.done = 0
         step.committed = lambda: self._set_plan(plan)
         return False
@@ -305,7 +305,7 @@ class SinkConsumer(Consumer):
             letters = await self._tried(self._replay(command, step, progress, journal, position))
         else:
             await self._tried(self._letters.carry_out(command, step.state, progress, journal, self._letter_writer))
-        await save_progress(step.state, self.sink.name, progress)
+        await PROGRESS.save(step.state, progress, self.sink.name)
         step.committed = lambda: self._committed(progress, letters)
 
     def _next_command(self) -> OperatorCommand | None:
@@ -361,7 +361,7 @@ class SinkConsumer(Consumer):
         return await self._letters.make(step, progress, record, given_up, max_bytes=self.max_letter_bytes)
 
     async def _progress(self, state: State, began: int) -> Progress:
-        return await load_progress(state, self.sink.name) or Progress(began)
+        return await PROGRESS.load(state, self.sink.name) or Progress(began)
 
     async def _tried(self, work: Awaitable[_T]) -> _T:
         """Await work of the sink, and keep its failure for `ingestd sinks status`."""

@@ -6,20 +6,17 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import ConfigError
-from ingestd.api.store import State, Store, state_key
+from ingestd.api.store import State, Store, StoredValue
 
 __all__ = [
     "MARK_KEY",
     "CopyMark",
     "Regrouping",
-    "clear_mark",
     "put_mark",
     "read_mark",
     "refuse_unfinished",
     "write_mark",
 ]
-
-MARK_KEY = state_key("store-copy", "", "")
 
 
 class Regrouping(msgspec.Struct):
@@ -52,31 +49,24 @@ class CopyMark(msgspec.Struct):
     """What only a copy to another number of partitions needs."""
 
 
-_decode = msgspec.json.Decoder(CopyMark).decode
+_MARK = StoredValue("store-copy", CopyMark)
+MARK_KEY = _MARK.key()
 
 
 async def read_mark(store: Store) -> CopyMark | None:
     """The mark of a store; None if its data is complete. Raises `Unavailable`."""
-    found = await store.begin(times.now()).get(MARK_KEY)
-    return None if found is None else _decode(found)
+    return await _MARK.load(store.begin(times.now()))
 
 
 async def put_mark(state: State, mark: CopyMark) -> None:
     """Write the mark in a transaction."""
-    await state.put(MARK_KEY, msgspec.json.encode(mark).decode())
+    await _MARK.save(state, mark)
 
 
-async def write_mark(store: Store, mark: CopyMark) -> None:
-    """Write the mark durably. Raises `Unavailable`, `WriteConflict`."""
+async def write_mark(store: Store, mark: CopyMark | None) -> None:
+    """Write the mark durably, or remove it. Raises `Unavailable`, `WriteConflict`."""
     state = store.begin(times.now())
-    await put_mark(state, mark)
-    await store.commit(state)
-
-
-async def clear_mark(store: Store) -> None:
-    """Remove the mark. Raises `Unavailable`, `WriteConflict`."""
-    state = store.begin(times.now())
-    await state.delete(MARK_KEY)
+    await _MARK.save(state, mark)
     await store.commit(state)
 
 

@@ -18,7 +18,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, LeaseLost, Unavailable, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, Cursor, Journal, JournalStats, RecordInfo, Start
-from ingestd.api.store import State, Store, state_key
+from ingestd.api.store import State, Store, StoredValue, state_key
 from ingestd.support.ids import random_uuid
 from ingestd.support.periodic import TIMING, every
 
@@ -39,7 +39,8 @@ class _Step(msgspec.Struct, array_like=True):
     records: list[tuple[str, int, bytes]]
 
 
-_decode_step = msgspec.json.Decoder(_Step).decode
+_STEPS = StoredValue("consumer-step", _Step)
+"""The last step of each consumer, in the state."""
 
 
 class SplitJournal(Journal):
@@ -86,7 +87,7 @@ class SplitJournal(Journal):
     async def _append_step(self, records: Sequence[Record], state: State, cursor: Cursor) -> int:
         given = [(record.type, record.at, record.body) for record in records]
         step = _Step(self._last_steps[cursor.name], random_uuid(), cursor.position, given)
-        await state.put(_noted(cursor.name), msgspec.json.encode(step).decode())
+        await _STEPS.save(state, step, cursor.name)
         try:
             await self._store.commit(state)
             # The state is durable, so a power failure must not undo the rest of the step.
@@ -116,8 +117,7 @@ class SplitJournal(Journal):
         return position
 
     async def _read(self, name: str) -> _Step | None:
-        noted = await self._store.begin(times.now()).get(_noted(name))
-        return None if noted is None else _decode_step(noted)
+        return await _STEPS.load(self._store.begin(times.now()), name)
 
     async def find_duplicate(self, key: str, state: State) -> str | None:
         return await self._journal.find_duplicate(key, self._home.begin(state.now))
@@ -140,15 +140,14 @@ class SplitJournal(Journal):
     async def _bound_step(self, name: str, last: int) -> None:
         """Limit the position of a noted step to the end of the journal, which may have become shorter."""
         state = self._store.begin(times.now())
-        noted = await state.get(_noted(name))
-        step = None if noted is None else _decode_step(noted)
+        step = await _STEPS.load(state, name)
         if step is None or step.position <= last:
             return
         _log.warning(
             "%s: the journal is older than the state: it ends at %d, and records up to %d had been processed",
             name, last, step.position,
         )  # fmt: skip
-        await state.put(_noted(name), msgspec.json.encode(msgspec.structs.replace(step, position=last)).decode())
+        await _STEPS.save(state, msgspec.structs.replace(step, position=last), name)
         await self._store.commit(state)
 
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
@@ -205,11 +204,6 @@ class SplitJournal(Journal):
 
     async def trim(self, up_to: int, limit: int) -> int:
         return await self._journal.trim(up_to, limit)
-
-
-def _noted(name: str) -> str:
-    """The key under which the state has a consumer's last step."""
-    return state_key("consumer-step", "", name)
 
 
 def _entered(name: str) -> str:

@@ -20,7 +20,7 @@ from ingestd.config import parse_config
 from ingestd.consumers.group import Consumers
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.options import BatchOptions, RetryOptions
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.hooks.loader import load_plugins
 from ingestd.storage.backends import Backends
 from ingestd.support.backoff import Backoff
@@ -100,7 +100,7 @@ async def deliver_through(
         async with refusal():
             await _append(backends, during)
             await _until(lambda: status.failures >= _FAILURES or consumer.given_up > 0)
-            progress = await load_progress(backends.store.begin(times.now()), sink.name)
+            progress = await PROGRESS.load(backends.store.begin(times.now()), sink.name)
             assert progress is not None
             assert progress.given_up == 0, f"{progress.given_up} records became dead letters in the outage"
         await _until(lambda: consumer.delivered + consumer.given_up == len(before) + len(during))

@@ -283,7 +283,6 @@ class StoreContract(FieldsContract, SetsContract):
             assert [entry async for entry in backend.store.scan("nothing")] == []
 
     async def test_after_a_discard_the_unit_is_over_and_the_store_goes_on(self, tmp_path: Path) -> None:
-        """The store decides how much is undone. Data that was durable before is never lost."""
         async with self.backend(tmp_path) as backend:
             state = backend.store.begin(NOW)
             await state.put(KEY, "durable")
@@ -291,7 +290,13 @@ class StoreContract(FieldsContract, SetsContract):
             failed = backend.store.begin(NOW)
             await failed.put(KEY, "undone")
             backend.store.discard(failed)
-            assert await backend.store.begin(NOW).get(KEY) in {"durable", "undone"}
+            assert await backend.store.begin(NOW).get(KEY) == "durable"
+            failed = backend.store.begin(NOW)
+            await failed.delete(KEY)
+            await failed.push(MEMBERS, "undone", NOW, keep=10)
+            backend.store.discard(failed)
+            state = backend.store.begin(NOW)
+            assert (await state.get(KEY), await state.window(MEMBERS)) == ("durable", [])
             state = backend.store.begin(NOW)
             await state.put(KEY, "later")
             await backend.store.commit(state)

@@ -24,11 +24,10 @@ from ..auth.key_registry import has_server_keys
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
-from .journeys import Limits
+from .journeys import Limits, forget
 from .marks import TENANTS
 from .models import Model
 from .panel import show
-from .person import forget
 from .rollups import merge, rollup_parts
 from .touches import Exclusions
 

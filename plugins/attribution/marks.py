@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ingestd.api.store import State, state_key
+from ingestd.api.store import State, StoredValue, state_key
 
 from .amounts import currency_code
 from .models import Model
@@ -168,12 +168,17 @@ class DecidedOrder(msgspec.Struct, array_like=True):
 
 def mark_key(tenant: str, order_id: str | None, event_id: str) -> str:
     """The key of an order's mark. It is made from the order id, or from the event id if there is no order id."""
-    if order_id is None:
-        return state_key("attribution-event", tenant, event_id)
-    return state_key("attribution-order", tenant, order_id)
+    marks, name = _marks(order_id, event_id)
+    return marks.key(name, tenant)
 
 
-_decode = msgspec.json.Decoder(DecidedOrder).decode
+_OF_ORDER = StoredValue("attribution-order", DecidedOrder)
+_OF_EVENT = StoredValue("attribution-event", DecidedOrder)
+"""The marks by order id, and those of orders without one by the id of their event."""
+
+
+def _marks(order_id: str | None, event_id: str) -> tuple[StoredValue[DecidedOrder], str]:
+    return (_OF_EVENT, event_id) if order_id is None else (_OF_ORDER, order_id)
 
 
 class Marks:
@@ -189,8 +194,8 @@ class Marks:
         return mark if mark is not None and order.received_at - mark.at <= self._memory else None
 
     async def find(self, tenant: str, order_id: str | None, event_id: str) -> DecidedOrder | None:
-        text = await self._state.get(mark_key(tenant, order_id, event_id))
-        return None if text is None else _decode(text)
+        marks, name = _marks(order_id, event_id)
+        return await marks.load(self._state, name, tenant)
 
     async def of_order_id(self, order_id: str, tenants: Collection[str]) -> Mapping[str, DecidedOrder]:
         """The marks of an order id by tenant. For an order without id, it is the id of its event."""
@@ -204,9 +209,9 @@ class Marks:
         return found
 
     async def set(self, order: Order | Refund, mark: DecidedOrder) -> None:
-        key = mark_key(order.tenant, order.order_id, order.event_id)
+        marks, name = _marks(order.order_id, order.event_id)
         life = entry_life(mark.at, self._state.now, self._memory)
-        await self._state.put(key, msgspec.json.encode(mark).decode(), life)
+        await marks.save(self._state, mark, name, order.tenant, ttl=life)
         await remember_tenant(self._state, order.tenant)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ingestd.api.store import State, state_key
+from ingestd.api.store import State, StoredValue
 
 from .marks import Order, Refund, entry_life, remember_tenant
 
@@ -16,13 +16,13 @@ MAX_WAITING = 20
 """Signed refunds that can wait for one order. As many of public keys can wait too. Callers choose order ids."""
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[list[Any]]).decode
+_WAITING = StoredValue("attribution-waiting", list[list[Any]])
+"""By order id."""
 _IN_KEY = 2  # members of a refund that the entry does not repeat: the tenant and the order id, which may be long
 
 
 def waiting_key(tenant: str, order_id: str) -> str:
-    return state_key("attribution-waiting", tenant, order_id)
+    return _WAITING.key(order_id, tenant)
 
 
 class WaitingRefunds:
@@ -63,18 +63,17 @@ class WaitingRefunds:
         if stay:
             await self._put(order.tenant, order.order_id, stay, order.received_at)
         else:
-            await self._state.delete(waiting_key(order.tenant, order.order_id))
+            await _WAITING.save(self._state, None, order.order_id, order.tenant)
         return kept if order.signed else [each for each in kept if not each.is_applied]
 
     async def find(self, tenant: str, order_id: str) -> list[Refund]:
-        text = await self._state.get(waiting_key(tenant, order_id))
-        entries = [] if text is None else _decode(text)
+        entries = await _WAITING.load(self._state, order_id, tenant) or []
         return [msgspec.convert([tenant, order_id, *members], Refund) for members in entries]
 
     async def _put(self, tenant: str, order_id: str, refunds: list[Refund], now: int) -> None:
         entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
         life = entry_life(now, self._state.now, self._memory)
-        await self._state.put(waiting_key(tenant, order_id), _encode(entries).decode(), life)
+        await _WAITING.save(self._state, entries, order_id, tenant, ttl=life)
         await remember_tenant(self._state, tenant)
 
     def _remembered(self, refunds: list[Refund], now: int) -> list[Refund]:

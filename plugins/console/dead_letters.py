@@ -15,7 +15,7 @@ from ingestd.api.errors import BadRequest, NotFound
 from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import State
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
-from ingestd.delivery.progress import Progress, load_progress
+from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.http.operators import Shown
 from ingestd.observability.logs.recent import presentable
 from ingestd.support.record_head import read_head
@@ -77,7 +77,7 @@ class DeadLetterPages:
         for partition in self._partitions:
             with missing.tolerating(partition):
                 state = partition.store.begin(times.now())
-                found = await asyncio.gather(*(load_progress(state, name) for name in names))
+                found = await asyncio.gather(*(PROGRESS.load(state, name) for name in names))
                 progress = dict(zip(names, found, strict=True))
                 parts.append(_Part(partition.name, state, {name: each for name, each in progress.items() if each}))
         return parts

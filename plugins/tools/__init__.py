@@ -31,7 +31,7 @@ def register_commands(commands: CommandLine) -> None:
 def _commands() -> Iterator[Command]:
     yield Command(
         "events export",
-        f"{__name__}.export.command:export_events",
+        f"{__name__}.export:export_events",
         "print the records of the journal as JSON lines, oldest first",
         [
             'ingestd events export --key "Order Completed" --since 1h --follow',

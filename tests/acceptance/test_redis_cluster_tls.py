@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from redis.crc import key_slot
 
-from ingestd.plugins.stores.redis.cluster.tags import partition_tags
+from ingestd.plugins.stores.redis.cluster.topology import partition_tags
 from tests.acceptance.test_redis_cluster import post
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop

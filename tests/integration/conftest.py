@@ -32,5 +32,5 @@ def topic(tmp_path: Path) -> str:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kafka sink soon gives a broker up."""
     monkeypatch.setattr("ingestd.plugins.sinks.kafka.producer._QUIET", 0.7)
-    monkeypatch.setattr("ingestd.plugins.sinks.kafka.cluster._ANSWER_TIMEOUT", 2.0)
-    monkeypatch.setattr("ingestd.plugins.sinks.kafka.cluster._LAST_HOPE", 0.2)
+    monkeypatch.setattr("ingestd.plugins.sinks.kafka.topics._ANSWER_TIMEOUT", 2.0)
+    monkeypatch.setattr("ingestd.plugins.sinks.kafka.topics._LAST_HOPE", 0.2)

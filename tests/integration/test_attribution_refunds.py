@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ingestd.api.events import Record
 from ingestd.api.privacy import Person
 from ingestd.api.store import key_digest
-from ingestd.plugins.attribution.person import forget
+from ingestd.plugins.attribution.journeys import forget
 from tests.support.attribution import START, Attribution, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules
 from tests.support.journals import append

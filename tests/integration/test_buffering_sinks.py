@@ -18,11 +18,11 @@ from ingestd.api.options import Duration
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.delivery import BufferedSinkConsumer, SinkOptions
-from ingestd.delivery.batch_plan import BatchPlan, save_plan
+from ingestd.delivery.batch_plan import BATCH_PLAN, BatchPlan
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.operator_commands import Replay, Retry, give_command, set_paused
 from ingestd.delivery.options import BatchOptions, FilterOptions, RetryOptions
-from ingestd.delivery.progress import Progress, load_progress
+from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.testing.crashes import killed_after
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -44,7 +44,7 @@ def fed(sink: Sink, most: int = 5, **filters: Any) -> BufferedSinkConsumer:
 
 
 async def progress_of(backend: Backend) -> Progress:
-    progress = await load_progress(backend.store.begin(times.now()), "lake")
+    progress = await PROGRESS.load(backend.store.begin(times.now()), "lake")
     assert progress is not None
     return progress
 
@@ -386,7 +386,7 @@ async def test_a_plan_that_a_shorter_journal_cannot_meet_is_dropped(tmp_path: Pa
     sink = FolderSink(tmp_path / "lake", flush_after=0.05)
     async with sqlite_backend(tmp_path) as backend:
         state = backend.store.begin(times.now())
-        await save_plan(state, "lake", BatchPlan(1, 500, 7))
+        await BATCH_PLAN.save(state, BatchPlan(1, 500, 7), "lake")
         await append(backend, make_records(3))
         await backend.store.commit(state)
         async with running(backend, fed(sink)) as (status,):

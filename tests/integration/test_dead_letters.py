@@ -45,7 +45,7 @@ from ingestd.delivery.operator_commands import (
     set_paused,
 )
 from ingestd.delivery.options import BatchOptions, FilterOptions, RetryOptions
-from ingestd.delivery.progress import Progress, load_last_failure, load_progress
+from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, Progress
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
@@ -169,7 +169,7 @@ async def daemon(
 
 
 async def progress_of(backend: Backend) -> Progress | None:
-    return await load_progress(backend.store.begin(times.now()), NAME)
+    return await PROGRESS.load(backend.store.begin(times.now()), NAME)
 
 
 async def letters_of(backend: Backend) -> list[DeadLetter]:
@@ -772,7 +772,7 @@ class Sinks:
     async def _told(self, backend: Backend, reason: str | None) -> None:
         deadline = asyncio.get_running_loop().time() + 10
         while True:
-            trouble = await load_last_failure(backend.store.begin(times.now()), NAME)
+            trouble = await LAST_FAILURE.load(backend.store.begin(times.now()), NAME)
             if (None if trouble is None else trouble.reason) == reason:
                 return
             assert asyncio.get_running_loop().time() < deadline, trouble
@@ -786,13 +786,13 @@ class Sinks:
             await append(backend, view(2))
             async with daemon(backend, shelf, patience=0) as (_, status):
                 await at_rest(backend)
-                assert await load_last_failure(backend.store.begin(times.now()), NAME) is None
+                assert await LAST_FAILURE.load(backend.store.begin(times.now()), NAME) is None
                 shelf.down = True
                 before = times.now()
                 await append(backend, view(2))
                 await self._told(backend, "ConnectionError: nobody is there")
                 await until(lambda: status.failures > 5)
-                trouble = await load_last_failure(backend.store.begin(times.now()), NAME)
+                trouble = await LAST_FAILURE.load(backend.store.begin(times.now()), NAME)
                 assert trouble is not None
                 assert before <= trouble.since <= trouble.at <= times.now()
                 assert trouble.failures >= 1
@@ -1081,7 +1081,7 @@ class TestRedis(Sinks):
                     server.signal(signal.SIGCONT)
                 await until(lambda: backend.problem() is None)
                 await at_rest(backend)
-            assert await load_last_failure(backend.store.begin(times.now()), NAME) is None
+            assert await LAST_FAILURE.load(backend.store.begin(times.now()), NAME) is None
             await assert_nothing_is_missing(backend, shelf)
 
     async def test_another_daemon_continues_an_unfinished_command(self, monkeypatch: pytest.MonkeyPatch) -> None:

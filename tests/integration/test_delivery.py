@@ -25,7 +25,7 @@ from ingestd.config import Config, parse_config
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import SinkConsumer, SinkOptions, make_sink_consumer, sink_statuses
 from ingestd.delivery.dead_letters import read_letters
-from ingestd.delivery.progress import Progress, load_progress
+from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.observability.metrics import Metrics
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
@@ -130,7 +130,7 @@ async def test_a_rejected_record_becomes_a_dead_letter_and_the_others_are_delive
             (1, 2, "no 2", 1), (2, 3, "no 3", 1),
         ]  # fmt: skip
         assert [letter.to_record() for letter in letters] == records[1:3]
-        assert await load_progress(state, "memory") == Progress(0, delivered=3, given_up=2, letters=2)
+        assert await PROGRESS.load(state, "memory") == Progress(0, delivered=3, given_up=2, letters=2)
 
 
 async def test_metrics_show_each_sink(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingestd.api.backend import Partition
 from ingestd.api.events import Record
-from ingestd.plugins.tools.export.reader import RecordReader
+from ingestd.plugins.tools.export import RecordReader
 from tests.support.partitioned_backend import PartitionedBackend
 
 

@@ -23,10 +23,10 @@ from ingestd.api.events import Record
 from ingestd.api.store import Field, state_key
 from ingestd.api.times import now
 from ingestd.config import parse_config
-from ingestd.delivery.batch_plan import BatchPlan, save_plan
+from ingestd.delivery.batch_plan import BATCH_PLAN, BatchPlan
 from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_letter
 from ingestd.delivery.operator_commands import Discard, give_command
-from ingestd.delivery.progress import Progress, load_progress, save_progress
+from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.hooks.loader import load_plugins
 from ingestd.plugins.tools.moving.journals import records_of, set_cursors
 from ingestd.plugins.tools.moving.regrouped_comparison import compare_regrouped
@@ -115,7 +115,7 @@ class Shop:
                 progress = Progress(0, delivered=last - 1, given_up=1, letters=1, command=7)
                 letter = DeadLetter(1, "no", 1, 1, "event", record.position, record.at, msgspec.Raw(record.body))
                 await save_dead_letter(state, "leading", letter)
-            await save_progress(state, "leading", progress)
+            await PROGRESS.save(state, progress, "leading")
             await side.store.commit(state)
 
     async def left(self, sides: Sequence[Side], consumer: str) -> dict[str, list[bytes]]:
@@ -232,7 +232,7 @@ async def check(shop: Shop, source: Sequence[Side], target: Sequence[Side]) -> N
     await compare_regrouped(source, target, PLUGINS)
     assert await counts_of(target) == await counts_of(source)
     for side in target:
-        progress = await load_progress(side.store.begin(now()), "leading")
+        progress = await PROGRESS.load(side.store.begin(now()), "leading")
         assert progress is not None
         assert await give_command(side.store, "leading", Discard(last=0)) > progress.command
 
@@ -243,7 +243,7 @@ async def counts_of(sides: Sequence[Side]) -> tuple[int, int, int, list[bytes]]:
     letters = []
     for side in sides:
         state = side.store.begin(now())
-        progress = await load_progress(state, "leading")
+        progress = await PROGRESS.load(state, "leading")
         assert progress is not None
         (position,) = [each.position for each in await side.journal.cursors() if each.name == LEADING]
         delivered, given_up = delivered + progress.delivered, given_up + progress.given_up
@@ -300,7 +300,7 @@ async def test_a_sink_with_work_that_is_not_done(tmp_path: Path) -> None:
         await shop.read(0.5)
         last = await source[1].journal.last()
         state = source[1].store.begin(now())
-        await save_plan(state, "lagging", BatchPlan(last, last, 1))
+        await BATCH_PLAN.save(state, BatchPlan(last, last, 1), "lagging")
         await source[1].store.commit(state)
         assert "sink lagging has begun a batch; let a daemon finish it" in await refused(source, target)
         await give_command(source[0].store, "lagging", Discard(last=0))

@@ -18,7 +18,7 @@ from ingestd.api.sink import Sink
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.options import BatchOptions, FilterOptions, RetryOptions
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.testing.crashes import killed_after
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -86,7 +86,7 @@ async def test_a_partial_write_is_durable_before_the_next_attempt(tmp_path: Path
         await append(backend, make_records(8))
         async with running(backend, fed(sink), patience=0.0) as (status,):
             await until(lambda: status.position == 5)
-            progress = await load_progress(backend.store.begin(times.now()), "partial")
+            progress = await PROGRESS.load(backend.store.begin(times.now()), "partial")
             assert progress is not None
             assert progress.delivered == 5
 

@@ -19,8 +19,7 @@ from tornado.httpclient import AsyncHTTPClient
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.options import Secret, Url
-from ingestd.plugins.sinks.webhook import WebhookSink
-from ingestd.plugins.sinks.webhook.options import WebhookOptions
+from ingestd.plugins.sinks.webhook import WebhookOptions, WebhookSink
 from ingestd.plugins.sinks.webhook.target import Target
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until

@@ -16,7 +16,7 @@ from ingestd.api.sink import Sink
 from ingestd.api.store import State
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.options import RetryOptions
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.plugins.stores.sqlite.journal import SqliteJournal
 from ingestd.testing.sinks import make_records
@@ -88,7 +88,7 @@ def feed(sink: Sink) -> SinkConsumer:
 
 
 async def delivered(backend: Backend) -> int:
-    progress = await load_progress(backend.store.begin(0), "noting")
+    progress = await PROGRESS.load(backend.store.begin(0), "noting")
     return 0 if progress is None else progress.delivered
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from ingestd.plugins.stores.redis.cluster.tags import partition_tags
+from ingestd.plugins.stores.redis.cluster.topology import partition_tags
 
 from .daemon import Daemon, Shop
 from .partitioned import tenant_in

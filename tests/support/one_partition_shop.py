@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from redis.crc import key_slot
 
-from ingestd.plugins.stores.redis.cluster.tags import partition_tags
+from ingestd.plugins.stores.redis.cluster.topology import partition_tags
 
 from .daemon import Daemon, Shop
 from .redis_cluster import RedisCluster

@@ -9,8 +9,7 @@ from hashlib import sha256
 import pytest
 from redis.crc import key_slot
 
-from ingestd.plugins.stores.redis.cluster.tags import partition_tags
-from ingestd.plugins.stores.redis.cluster.topology import SLOTS
+from ingestd.plugins.stores.redis.cluster.topology import SLOTS, partition_tags
 from ingestd.storage.placements import index_of_tenant
 from tests.support.zipf import Nodes, zipf_sizes
 

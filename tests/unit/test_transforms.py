@@ -20,7 +20,7 @@ from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.operator_commands import Replay, Retry, give_command
 from ingestd.delivery.options import BatchOptions
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.delivery.transforms import RecordTransform, make_transform
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
@@ -74,7 +74,7 @@ async def test_records_are_changed_left_out_or_given_up(tmp_path: Path) -> None:
             sink.rejected = ()
             await give_command(backend.store, "kept", Retry(last=2))
             await until(lambda: consumer.progress is not None and consumer.progress.command == 2)
-        progress = await load_progress(backend.store.begin(times.now()), "kept")
+        progress = await PROGRESS.load(backend.store.begin(times.now()), "kept")
         assert progress is not None
         assert (progress.delivered, progress.filtered, progress.given_up) == (3, 4, 2)
         assert (progress.replayed, progress.retried, progress.dead) == (2, 1, 1)

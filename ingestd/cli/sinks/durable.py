@@ -8,7 +8,7 @@ from ingestd.api import times
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
-from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
+from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, LastFailure, Progress
 from ingestd.delivery.sink_consumer import PREFIX
 
 __all__ = ["Durable", "read_durable", "read_progress"]
@@ -39,7 +39,7 @@ class Durable(NamedTuple):
 
 async def read_progress(store: Store, name: str) -> Progress | None:
     state = store.begin(times.now())
-    progress = await load_progress(state, name)
+    progress = await PROGRESS.load(state, name)
     await store.commit(state)
     return progress
 
@@ -51,7 +51,7 @@ async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
         position = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
         before, progress = progress, await read_progress(store, name)
         state = store.begin(times.now())
-        found = Durable(position, progress, await load_commands(state, name), await load_last_failure(state, name))
+        found = Durable(position, progress, await load_commands(state, name), await LAST_FAILURE.load(state, name))
         await store.commit(state)
         # Every step changes both. If journal and state are separate, it moves the cursor last.
         if progress == before and found.lost >= 0:

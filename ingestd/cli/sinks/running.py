@@ -17,7 +17,7 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
-from ingestd.delivery.progress import LastFailure, Progress, load_last_failure, load_progress
+from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, LastFailure, Progress
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 
@@ -204,8 +204,8 @@ class Run:
         """Look at the progress. Returns why there may be none."""
         store = given.partition.store
         state = store.begin(times.now())
-        progress = await load_progress(state, self._name)
-        commands, failure = await load_commands(state, self._name), await load_last_failure(state, self._name)
+        progress = await PROGRESS.load(state, self._name)
+        commands, failure = await load_commands(state, self._name), await LAST_FAILURE.load(state, self._name)
         await store.commit(state)
         given.see(progress)
         return commands, failure

@@ -24,9 +24,8 @@ from ingestd.api.exposure import password_in_clear
 from ingestd.api.sink import Sink
 
 from .messages import Message, MessageMaker, TopicTemplate
-from .options import KafkaOptions
 from .producer import Producer, TooLarge, Unacknowledged
-from .settings import check_options
+from .settings import KafkaOptions, check_options
 from .topics import Topics
 
 __all__ = ["KafkaSink", "register_sinks"]

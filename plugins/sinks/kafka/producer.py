@@ -14,8 +14,7 @@ from ingestd.api.errors import SinkRetry
 
 from .errors import ALL_BROKERS_DOWN, CONSEQUENCES, TOO_LARGE, failure, plain
 from .messages import Message
-from .options import KafkaOptions
-from .settings import lone_settings, producer_settings
+from .settings import KafkaOptions, lone_settings, producer_settings
 
 __all__ = ["Producer", "TooLarge", "Unacknowledged"]
 

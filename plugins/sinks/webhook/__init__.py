@@ -22,23 +22,26 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http.client import responses
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from ingestd.api import hookimpl
-from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import Options, Secret, Url
 from ingestd.api.sink import Sink
 from ingestd.support.ids import named_uuid
-
-from .options import WebhookOptions, signing_key
 
 if TYPE_CHECKING:
     from .target import Target
 
-__all__ = ["WebhookSink", "register_sinks"]
+__all__ = ["WebhookOptions", "WebhookSink", "register_sinks"]
 
+_LEAST_SECRET = 16
 _MOST_AFTER = 3600.0
 _OF_RECEIVER = (408, 425, 429)  # and 5xx: failures of the receiver, not of a record
 _SECRET_HEADER = re.compile(r"auth|token|key|secret|password|cookie", re.IGNORECASE)
@@ -47,6 +50,19 @@ _SECRET_HEADER = re.compile(r"auth|token|key|secret|password|cookie", re.IGNOREC
 @hookimpl
 def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
     register("webhook", WebhookSink)
+
+
+class WebhookOptions(Options):
+    url: Url
+    """The URL to post to. A user and password in it are sent as `Authorization: Basic`."""
+    secret: Secret | None = None
+    """The key of the signature: `whsec_` and base64, or any text of at least 16 characters."""
+    headers: dict[str, Secret] = msgspec.field(default_factory=dict)
+    """Headers of each request, beside the headers that the sink sets."""
+    gzip: bool = False
+    """Whether requests are compressed."""
+    ca_file: Path | None = None
+    """Certificates (PEM) to trust instead of the system's."""
 
 
 class _Item(NamedTuple):
@@ -66,7 +82,7 @@ class WebhookSink(Sink):
 
         path = f"sinks.{name}"
         self._target: Target = Target(options, path)
-        self._key = signing_key(options.secret, f"{path}.secret")
+        self._key = _signing_key(options.secret, f"{path}.secret")
         self._outcomes: dict[str, str | None] = {}
         """The outcomes of the current batch and its parts, by webhook-id: the reason of a refusal, or None if taken."""
 
@@ -137,6 +153,22 @@ class WebhookSink(Sink):
             body = gzip.compress(body, 6)
             headers["Content-Encoding"] = "gzip"
         return headers, body
+
+
+def _signing_key(secret: Secret | None, path: str) -> bytes | None:
+    if secret is None:
+        return None
+    if not secret.startswith("whsec_"):
+        if len(secret) < _LEAST_SECRET:
+            raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} characters")
+        return secret.encode()
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        raise ConfigError(f"{path}: the text after whsec_ is not base64") from None
+    if len(key) < _LEAST_SECRET:
+        raise ConfigError(f"{path}: expected at least {_LEAST_SECRET} bytes after whsec_")
+    return key
 
 
 def _items(batch: Iterable[Record]) -> list[_Item]:

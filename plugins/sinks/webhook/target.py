@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
@@ -14,15 +15,26 @@ from tornado.tcpclient import TCPClient
 from ingestd.api import __version__
 from ingestd.api.errors import ConfigError, SinkFailure
 from ingestd.api.http_request import Answer, ask
+from ingestd.api.options import Secret
 from ingestd.support.terminal import printable
 
 from ..http_servers import advice, connection_failure, read_url, trust
-from .options import WebhookOptions, checked_headers
+from . import WebhookOptions
 
 __all__ = ["REFUSALS", "Target"]
 
 REFUSALS = (400, 413, 422)
 """Answers which say that the posted records are at fault."""
+
+# Headers that the sink or the connection sets.
+_OWN_HEADERS = frozenset(
+    {
+        "connection", "content-encoding", "content-length", "content-type", "expect", "host", "keep-alive", "te",
+        "trailer", "transfer-encoding", "upgrade", "user-agent", "webhook-id", "webhook-signature", "webhook-timestamp",
+    }
+)  # fmt: skip
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t -~]+")
 
 _LEAST_HIDDEN = 4  # a shorter value such as 1 or on is no secret, and hiding it would spoil texts
 _MOST_TEXT = 200
@@ -38,7 +50,7 @@ class Target:
         self._url = parts._replace(netloc=self.host, fragment="").geturl()
         self._tls = trust(options.ca_file, parts.scheme, f"{path}.ca_file")
         self._advice = advice(options.ca_file)
-        self._headers = checked_headers(options.headers, f"{path}.headers")
+        self._headers = _checked_headers(options.headers, f"{path}.headers")
         hidden = [*self._headers.values(), *(each.rpartition(" ")[2] for each in self._headers.values())]  # Bearer …
         hidden += [each.partition("=")[2] or each for each in parts.query.split("&")]
         if parts.username is not None:
@@ -95,3 +107,18 @@ class Target:
             text = text.replace(secret, "***")
         line = printable(" ".join(text.split()))
         return line if len(line) <= _MOST_TEXT else line[:_MOST_TEXT] + "…"
+
+
+def _checked_headers(given: dict[str, Secret], path: str) -> dict[str, str]:
+    seen: set[str] = set()
+    for name, value in given.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ConfigError(f"{path}: {name!r} cannot be the name of a header")
+        if name.lower() in _OWN_HEADERS:
+            raise ConfigError(f"{path}.{name}: the sink sets this header")
+        if name.lower() in seen:
+            raise ConfigError(f"{path}.{name}: is given twice")
+        if not _HEADER_VALUE.fullmatch(value):
+            raise ConfigError(f"{path}.{name}: expected one line of ASCII characters")
+        seen.add(name.lower())
+    return {name: str(value).strip() for name, value in given.items()}

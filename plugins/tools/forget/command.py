@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -37,7 +37,6 @@ from ingestd.support.terminal import printable, table
 from ingestd.support.unusable_ids import UnusableIds
 
 from .dead_letters import DeadLetters
-from .readonly import ReadOnlyState
 from .traces import ERASURE, Traces, blanked
 
 __all__ = ["Forgetting", "forget"]
@@ -189,14 +188,23 @@ class Forgetting:
             yield Person(traces.tenant, traces.user_id, visitors[start:end], former[start:end])
 
     async def _remembered(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        gone: set[str] = set()
+        """The numbers of things that plugins would delete."""
+        user_id = self.traces.user_id
+        own: Mapping[str, int] = {}
+        if user_id is not None:
+            own = await self._remembered_of(Person(self.traces.tenant, user_id, [], []))
+        counts = Counter(own)
         for person in self._persons():
-            # A read-only transaction: not every store could roll a real one back.
-            state = ReadOnlyState(self._store.begin(now()), gone)
-            counts.update(await self._hooks.forget_person(person, state))
-            gone |= state.deleted  # otherwise every part would count the user's own state again
+            counts.update(await self._remembered_of(person))
+            counts.subtract(own)  # each part has the user's own state too
         return counts
+
+    async def _remembered_of(self, person: Person) -> Mapping[str, int]:
+        state = self._store.begin(now())
+        try:
+            return await self._hooks.forget_person(person, state)
+        finally:
+            self._store.discard(state)
 
     async def forget_leftovers(self, backends: Backends) -> None:
         """Forget what moves of tenants have left of the person in other places, or have copied there with others."""

@@ -18,7 +18,7 @@ from ingestd.api.store import Store
 from ingestd.api.times import now
 from ingestd.consumers.erasures import REMOVED
 from ingestd.delivery.dead_letters import DeadLetter, change_letter, read_letters
-from ingestd.delivery.progress import load_last_failure, load_progress, save_last_failure
+from ingestd.delivery.progress import LAST_FAILURE, PROGRESS
 from ingestd.delivery.sink_consumer import PREFIX
 
 from .traces import ERASURE, Traces, blanked
@@ -79,9 +79,9 @@ class DeadLetters:
         """Remove the reasons why sinks fail at present. A running daemon removes its own, and keeps what it finds."""
         for sink in await self._sinks():
             state = self._store.begin(now())
-            failure = await load_last_failure(state, sink)
+            failure = await LAST_FAILURE.load(state, sink)
             if failure is not None:
-                await save_last_failure(state, sink, msgspec.structs.replace(failure, reason=REMOVED))
+                await LAST_FAILURE.save(state, msgspec.structs.replace(failure, reason=REMOVED), sink)
                 with suppress(WriteConflict):  # it has failed once more, or works again
                     await self._store.commit(state)
 
@@ -92,7 +92,7 @@ class DeadLetters:
 
     async def _read(self, sink: str) -> AsyncIterator[DeadLetter]:
         state = self._store.begin(now())
-        progress = await load_progress(state, sink)
+        progress = await PROGRESS.load(state, sink)
         if progress is not None and progress.dead:
             async for letter in read_letters(state, sink, 0, progress.letters):
                 yield letter

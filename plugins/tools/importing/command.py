@@ -25,16 +25,14 @@ from ingestd.storage.backends import Backends, open_backends
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
-from .fault_report import FaultReport
 from .file_form import intake_of
 from .import_resolver import ImportResolver
-from .importer import Importer, chunks
+from .importer import Importer, Room, chunks
 from .known_records import FormerCopies, KnownRecords
 from .line_reader import LineReader
 from .lines import InputFiles, Line, find_files
 from .progress import Interrupted, Interruption, Progress
-from .room import Room
-from .tally import Tally, listed, print_summary
+from .tally import FaultReport, Tally, listed, print_summary
 from .time_order import MergedLines, check_order
 
 __all__ = ["import_events"]

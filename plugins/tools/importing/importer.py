@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import cast
@@ -10,16 +11,19 @@ from typing import cast
 from ingestd.api import times
 from ingestd.api.errors import DuplicateMessage, Refused, Unavailable, WriteConflict
 from ingestd.api.events import Event, Record
-from ingestd.api.journal import Append
+from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
+from ingestd.config import Config
 from ingestd.pipeline.processor import Processor, Result, Storing
+from ingestd.storage.retention import room_below
 
 from .known_records import FormerCopies, KnownRecords
 from .line_reader import Item, LineReader
 from .lines import Line
+from .progress import Interruption
 from .tally import Tally
 
-__all__ = ["Importer", "chunks"]
+__all__ = ["Importer", "Room", "chunks"]
 
 _MANY = 250  # lines of a chunk
 _LARGE = 1 << 20  # bytes of a chunk; as events they take up to forty times as many
@@ -190,3 +194,37 @@ def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
                 messages.add(message_id)
             run.append((line, item))
         yield run
+
+
+_LOOK = 0.2  # seconds between two looks at a full journal
+_PATIENCE = 30.0  # seconds without room in the journal until the command gives up
+
+
+class Room:
+    """The room in journals with `max_size`. The daemon refuses events while their journal is full."""
+
+    def __init__(self, journals: Sequence[Journal], config: Config) -> None:
+        self._journals = journals
+        self._limit = None if config.journal.max_size is None else room_below(int(config.journal.max_size))
+        self.chunk = sys.maxsize
+        """The bytes of lines that certainly have room while the journal is not nearly full."""
+        if config.journal.max_size is not None and self._limit is not None:
+            self.chunk = (int(config.journal.max_size) - self._limit) // 4
+
+    async def wait(self, interruption: Interruption) -> None:
+        """Wait while a journal is nearly full. Raises `Unavailable` if nothing makes room, and `Interrupted`."""
+        interruption.check()
+        if self._limit is None:
+            return
+        loop = asyncio.get_running_loop()
+        least, since = sys.maxsize, loop.time()
+        while (size := max([(await journal.extent()).bytes for journal in self._journals])) > self._limit:
+            if size < least:
+                least, since = size, loop.time()
+            elif loop.time() - since > _PATIENCE:
+                raise Unavailable(
+                    "the journal is full ([journal] max_size), and no daemon makes room in it; when its sinks have"
+                    " caught up, run the command again: it goes on where it was"
+                )
+            interruption.check()
+            await asyncio.sleep(_LOOK)

@@ -11,18 +11,16 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.cli.sinks.progress_bar import ProgressBar
-from ingestd.delivery.progress import load_progress
+from ingestd.delivery.progress import PROGRESS
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, write_mark
 from ingestd.storage.placements import index_of_tenant
 
-from .cuts import Cut, cuts_of, in_order, lowest
 from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
-from .record_comparison import Span
-from .record_copy import RecordCopy, merged, regrouping_of
-from .regrouped_comparison import compare_all, comparison_of, ends_of, moved_tenants, place_of
+from .record_copy import Cut, RecordCopy, cuts_of, in_order, lowest, merged, regrouping_of
+from .regrouped_comparison import RecordComparison, Span, compare_all, ends_of, moved_tenants, place_of
 from .sides import Side
 from .sink_shares import SINK_KINDS, refuse_unfinished_work, share_sink
 from .states import StateCopy, parts_of
@@ -190,7 +188,7 @@ class RegroupedCopy:
         for cut in cuts:
             letters = 0
             for side in self._source:
-                progress = await load_progress(side.store.begin(times.now()), cut.consumer.removeprefix(PREFIX))
+                progress = await PROGRESS.load(side.store.begin(times.now()), cut.consumer.removeprefix(PREFIX))
                 letters += 0 if progress is None else progress.letters
             most = max(most, letters)
         return most
@@ -206,7 +204,7 @@ class RegroupedCopy:
         while True:
             begun = await _firsts(self._source)
             try:
-                comparison = comparison_of(self._source, self._target, await moved_tenants(self._source))
+                comparison = RecordComparison(self._source, self._target, await moved_tenants(self._source))
                 await comparison.compare(ours, theirs, repair=True)
             except CommandError:
                 if begun == await _firsts(self._source):

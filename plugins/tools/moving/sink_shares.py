@@ -10,7 +10,7 @@ import msgspec
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from ingestd.delivery.batch_plan import load_plan
+from ingestd.delivery.batch_plan import BATCH_PLAN
 from ingestd.delivery.dead_letters import (
     BYTES_KIND,
     add_letter_bytes,
@@ -21,10 +21,10 @@ from ingestd.delivery.dead_letters import (
     whole_record,
 )
 from ingestd.delivery.operator_commands import load_commands, set_paused
-from ingestd.delivery.progress import Progress, load_last_failure, load_progress, save_last_failure, save_progress
+from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, Progress
 from ingestd.delivery.sink_consumer import PREFIX
 
-from .cuts import Cut
+from .record_copy import Cut
 from .sides import Side
 
 __all__ = ["SINK_KINDS", "refuse_unfinished_work", "share_sink"]
@@ -37,7 +37,7 @@ async def refuse_unfinished_work(source: Side, sink: str, position: int) -> None
     """Raises `CommandError` if a command waits for the sink, or a batch must be repeated as it was."""
     state = source.store.begin(times.now())
     progress, commands, plan = (
-        await load_progress(state, sink), await load_commands(state, sink), await load_plan(state, sink)
+        await PROGRESS.load(state, sink), await load_commands(state, sink), await BATCH_PLAN.load(state, sink)
     )  # fmt: skip
     done = 0 if progress is None else progress.command
     cure = "let a daemon finish it before it stops (ingestd sinks status)"
@@ -64,7 +64,7 @@ async def share_sink(
     """
     now, sink = times.now(), cut.consumer.removeprefix(PREFIX)
     states = [side.store.begin(now) for side in source]
-    all_progress = [await load_progress(state, sink) for state in states]
+    all_progress = [await PROGRESS.load(state, sink) for state in states]
     paused = any([(await load_commands(state, sink)).paused for state in states])
     for side in target:
         if paused or (await load_commands(side.store.begin(now), sink)).paused:
@@ -105,11 +105,11 @@ async def share_sink(
         own.began = ends[index] - own.began
         own.letters = (all_progress[0] or total).letters if len(source) == 1 else newest[index]
         given = target[index].store.begin(now)
-        await save_progress(given, sink, own)
+        await PROGRESS.save(given, own, sink)
         await target[index].store.commit(given)
-    failures = [failure for state in states if (failure := await load_last_failure(state, sink)) is not None]
+    failures = [failure for state in states if (failure := await LAST_FAILURE.load(state, sink)) is not None]
     given = target[0].store.begin(now)
-    await save_last_failure(given, sink, max(failures, key=attrgetter("at"), default=None))
+    await LAST_FAILURE.save(given, max(failures, key=attrgetter("at"), default=None), sink)
     await target[0].store.commit(given)
 
 
@@ -124,8 +124,8 @@ async def _clear(target: Sequence[Side], sink: str, letters: int) -> None:
     """Remove the letters of an interrupted run. At most `letters` follow, which the next run would find and remove."""
     for side in target:
         state = side.store.begin(times.now())
-        progress = await load_progress(state, sink)
-        await save_progress(state, sink, Progress(0, letters=max(letters, 0 if progress is None else progress.letters)))
+        progress = await PROGRESS.load(state, sink)
+        await PROGRESS.save(state, Progress(0, letters=max(letters, 0 if progress is None else progress.letters)), sink)
         await add_letter_bytes(state, sink, -(await load_letter_bytes(state, sink) or 0))
         await side.store.commit(state)
         async for letter in read_letters(state, sink, 0, 0 if progress is None else progress.letters):

@@ -12,7 +12,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.copy_mark import CopyMark, clear_mark, read_mark, write_mark
+from ingestd.storage.copy_mark import CopyMark, read_mark, write_mark
 from ingestd.storage.placements import read_map, unfinished
 
 from .journals import JournalDigest, compare_journals, copy_cursors, copy_records, differing_cursors
@@ -145,7 +145,7 @@ async def end_copy(
     if not await source_is_unchanged():
         raise CommandError(f"a daemon has served from {source[0].url} meanwhile; stop it, and run this again")
     for side in reversed(target):
-        await clear_mark(side.store)
+        await write_mark(side.store, None)
 
 
 def may_be_blanked(marks: Sequence[CopyMark]) -> bool:

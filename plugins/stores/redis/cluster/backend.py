@@ -24,8 +24,7 @@ from ..beats import Beats
 from ..link import explain
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology
-from .tags import partition_tags
-from .topology import SLOTS, Topology
+from .topology import SLOTS, Topology, partition_tags
 
 __all__ = ["ClusterBackend", "ClusterOptions"]
 

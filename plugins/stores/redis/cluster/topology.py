@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 from redis.asyncio.connection import Connection
+from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, ClusterDownError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -16,7 +18,7 @@ from ingestd.api.options import Address
 
 from ..link import explain
 
-__all__ = ["SLOTS", "Answer", "Claim", "Topology", "read_answer"]
+__all__ = ["SLOTS", "Answer", "Claim", "Topology", "partition_tags", "read_answer"]
 
 SLOTS = 16_384
 _FRESH = 0.25  # seconds for which an answer serves further connections
@@ -234,3 +236,28 @@ def _address(asked: Address, node: Sequence[Any]) -> Address:
     # Without a host: the host that was asked. "?" is a host that the node does not know.
     host = node[0].decode() if node[0] and node[0] != b"?" else asked.host
     return Address(host, node[1])
+
+
+_BEGINNING = 4  # slots: the fewer, the longer the search
+
+
+def partition_tags(partitions: int) -> list[str]:
+    """A hash tag for each partition, so that the partitions are spread evenly over the slots.
+
+    A node with a part of the slots has the same part of the partitions, give or take one. Hash tags made of the names
+    of partitions would not do this: of 64, a third of the slots has 19 to 24. Stored data depends on the tags, so they
+    never change.
+
+    The slots are divided into equal ranges. A partition's tag is the first number whose slot is at the beginning of its
+    range. So the first partition has the same tag whatever the number of partitions.
+    """
+    beginnings = {-(-index * SLOTS // partitions): index for index in range(partitions)}
+    indices = {slot + offset: index for slot, index in beginnings.items() for offset in range(_BEGINNING)}
+    tags: dict[int, str] = {}
+    numbers = map(str, count())
+    while len(tags) < partitions:
+        tag = next(numbers)
+        index = indices.get(key_slot(tag.encode()))
+        if index is not None:
+            tags.setdefault(index, tag)
+    return [tags[index] for index in range(partitions)]

@@ -1,1 +1,0 @@
-"""`ingestd events export`."""
