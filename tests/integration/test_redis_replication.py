@@ -19,7 +19,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from tests.support.clients import wait_until
 from tests.support.journals import append, read_all, running, until
 from tests.support.redis_pieces import entries_of_journal

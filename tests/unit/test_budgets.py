@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 KERNEL = {
     "support": 690, "api": 3_860, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_350,
     "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_560, "http": 3_180, "daemon": 1_960,
-    "cli": 3_560, "testing": 2_720,
+    "cli": 3_560, "testing": 2_650,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_760, "stores/redis": 3_940, "auth": 1_310, "attribution": 4_090, "segment": 570,
