@@ -29,9 +29,8 @@ from .intake import Intake
 from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from .panels import Panel
 from .privacy import Person, Visitors
-from .sink import Sink
+from .sink import Sink, Transform
 from .store import State, Store
-from .transform import Transform
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

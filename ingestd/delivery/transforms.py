@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Transform
 
 from .options import FilterOptions
 

@@ -26,8 +26,7 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
 from ingestd.api.intake import Intake
 from ingestd.api.options import Options
-from ingestd.api.sink import Sink
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Sink, Transform
 from ingestd.config import Config
 
 from . import extension_specs

@@ -9,11 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
 from ingestd.api.output import columns, write, write_data, write_json
 from ingestd.api.store import Store

@@ -15,7 +15,7 @@ import msgspec
 
 from ingestd.api.errors import ConfigError
 
-from .hosts import HostName, Origin
+from .hosts import HostName, Origin, has_credentials, is_local, password_in_clear, remote_host
 from .secret import Secret, Url
 from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
 
@@ -31,7 +31,11 @@ __all__ = [
     "Secret",
     "Size",
     "Url",
+    "has_credentials",
+    "is_local",
+    "password_in_clear",
     "read_options",
+    "remote_host",
     "shown",
     "since",
     "unknown_option",

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.config import Config
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.support.names import nearest

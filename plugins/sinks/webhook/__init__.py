@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from ingestd.api import hookimpl
 from ingestd.api.errors import SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 from ingestd.support.ids import named_uuid
 

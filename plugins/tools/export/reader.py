@@ -6,9 +6,8 @@ import heapq
 from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.events import Record
-from ingestd.api.missing_partitions import MissingPartitions
 
 __all__ = ["RecordReader"]
 
