@@ -12,7 +12,7 @@ from ingestd import __version__
 from ingestd.api.hookspecs import Run
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
 
 __all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 
@@ -60,10 +60,8 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        near = nearest(str(value), known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
         kind = "command" if isinstance(action.choices, dict) else "choice"  # argparse keeps commands in a dict
-        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
+        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint(str(value), known)}")
 
 
 class CommandLine:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 755, "api": 3_760, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_350,
+    "support": 770, "api": 3_760, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_350,
     "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_560, "http": 3_180, "daemon": 1_960,
     "cli": 3_560, "testing": 2_650,
 }  # fmt: skip
