@@ -40,6 +40,7 @@ def register(commands: Commands) -> None:
         show,
         help="show the journey of an order, with the campaigns that get credit for it",
         examples=["ingestd attribution show o-1001", "ingestd attribution show o-1001 --tenant shop --json"],
+        json="print the records as JSON lines",
     )
     parser.add_argument(
         "order_id", metavar="ORDER_ID", help="the order's id; for an order without one, the id of its event"
@@ -47,7 +48,6 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--tenant", metavar="TENANT", help="only this shop; needed if several shops have an order with this id"
     )
-    parser.add_argument("--json", action="store_true", help="print the records as JSON lines")
 
     parser = commands.add(
         "attribution",
