@@ -14,9 +14,9 @@ def main() -> int:
     # and another fifth at the end.
     gc.set_threshold(500_000)
     try:
-        from ingestd.api.output import prepare
+        from ingestd.support.streams import prepare_streams
 
-        prepare()
+        prepare_streams()
         from ingestd.cli.main import main as run
 
         return run()

@@ -7,17 +7,18 @@ its store and journal must pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from .check_result import CheckResult
 from .contents import Contents
-from .errors import CommandError
+from .errors import CommandError, Unavailable
 from .journal import Journal
 from .store import Store
 
-__all__ = ["Backend", "DaemonProcess", "Partition", "describe_partition"]
+__all__ = ["Backend", "DaemonProcess", "MissingPartitions", "Partition", "describe_partition"]
 
 
 def describe_partition(name: str, tenants: int | None) -> str:
@@ -40,6 +41,37 @@ class Partition(NamedTuple):
     """As `Backend.problem`, for this partition."""
     contents: Contents | None = None
     """As `Backend.contents`, for this partition."""
+
+
+class MissingPartitions:
+    """The partitions that a command cannot reach, each with the reason. It does the rest of its work, and then fails.
+
+    The error of a single partition is raised at once: nothing remains to be done.
+    """
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        """`partitions` are all that the command works on."""
+        self._is_single = len(partitions) == 1
+        self.reasons: dict[str, str] = {}
+        """By the name of the partition."""
+
+    @contextmanager
+    def tolerating(self, partition: Partition) -> Iterator[None]:
+        """Leaves the block if the partition cannot be reached."""
+        try:
+            yield
+        except Unavailable as error:
+            if self._is_single:
+                raise
+            self.reasons[partition.name] = str(error)
+
+    def check(self, consequence: str) -> None:
+        """Raises `CommandError` if a partition is missing. `consequence` says what this means for the result."""
+        if self.reasons:
+            names = ", ".join(self.reasons)
+            what = f"partition {names} is" if len(self.reasons) == 1 else f"partitions {names} are"
+            reason = next(iter(self.reasons.values()))
+            raise CommandError(f"{what} out of reach, so {consequence}: {reason}")
 
 
 class DaemonProcess(NamedTuple):

@@ -29,9 +29,8 @@ from .intake import Intake
 from .journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from .panels import Panel
 from .privacy import Person, Visitors
-from .sink import Sink
+from .sink import Sink, Transform
 from .store import State, Store
-from .transform import Transform
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -82,11 +81,12 @@ class Commands(Protocol):
     """Takes the commands of plugins: `ingestd GROUP NAME`."""
 
     def add(
-        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
+        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = (), json: str = ""
     ) -> argparse.ArgumentParser:
         """Add a command and return its parser, for further arguments.
 
-        `examples` are whole command lines. The help of the command and `ingestd GROUP --help` show them.
+        `examples` are whole command lines. The help of the command and `ingestd GROUP --help` show them. `json` is the
+        help of the option `--json`; without a text the command has none. `ingestd.api.output` prints the result.
         """
 
 

@@ -1,43 +1,13 @@
-"""Standard output and standard error of commands.
-
-They may have any encoding, be closed, or be pipes without a reader. Text for people is written in the encoding of the
-terminal. Data for programs is always UTF-8.
-"""
+"""Standard output of commands: text for people in the encoding of the terminal, data for programs in UTF-8."""
 
 from __future__ import annotations
 
-import codecs
-import io
 import json
-import os
-import select
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from ingestd.support.terminal import display_width
-
-__all__ = [
-    "ALIKE", "ESCAPED", "columns", "drop_unwritable", "prepare", "reader_is_gone", "write", "write_data", "write_json",
-    "write_result",
-]  # fmt: skip
-
-ALIKE = "ingestd.alike"
-"""The codec error handler of standard output. It replaces characters missing in the encoding by similar characters."""
-ESCAPED = "ingestd.escaped"
-"""The codec error handler of standard error. It replaces such characters by their numbers, so that logs keep them."""
-
-_LOOKALIKES = {
-    "█": "#",
-    "░": ".",
-    "→": ">",
-    "…": "~",
-    "“": '"',
-    "”": '"',
-    "\N{RIGHT SINGLE QUOTATION MARK}": "'",
-    "—": "-",
-}
-"""ASCII characters for the characters in texts of ingestd. Each has the width of the character that it replaces."""
+__all__ = ["columns", "write", "write_data", "write_json", "write_result"]
 
 
 def write(lines: Iterable[str]) -> None:
@@ -69,53 +39,3 @@ def write_result(*values: object, lines: Iterable[str], as_json: bool) -> None:
         write_json(*values)
     else:
         write(lines)
-
-
-def prepare() -> None:
-    """Prepare the three standard streams for any command. Call it once, before other files are opened."""
-    # The next file opened would get a closed descriptor, and output would damage that file.
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            null = os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
-    for stream, errors in ((sys.stdout, ALIKE), (sys.stderr, ESCAPED)):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
-
-
-def reader_is_gone() -> bool:
-    """Whether standard output is a pipe without a reader."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), select.POLLOUT)
-    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
-
-
-def drop_unwritable() -> None:
-    """Discard text that can no longer be written. Otherwise the interpreter reports an error at its exit."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
-
-
-def _alike(error: UnicodeError) -> tuple[str, int]:
-    # The replacement has the width of the character, so that columns stay aligned.
-    return _replaced(error, lambda letter: "?" * display_width(letter))
-
-
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    return _replaced(error, lambda letter: letter.encode("ascii", "backslashreplace").decode())
-
-
-def _replaced(error: UnicodeError, otherwise: Callable[[str], str]) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(_LOOKALIKES.get(letter) or otherwise(letter) for letter in lacking), error.end
-
-
-codecs.register_error(ALIKE, _alike)
-codecs.register_error(ESCAPED, _escaped)

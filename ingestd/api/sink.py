@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .events import Record
 from .options import Options
 
-__all__ = ["Sink", "Span"]
+__all__ = ["Sink", "Span", "Transform"]
+
+Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
+"""Takes the JSON object of a record, and returns the object for the sink, or None to leave the record out.
+
+It may change the object that it is given. The `id` must stay. It runs on the event loop and must not block it. If it
+raises, the record becomes a dead letter of the sink.
+"""
 
 
 class Span(NamedTuple):
@@ -92,7 +99,7 @@ class Sink:
     def risks(self) -> Sequence[str]:
         """What somebody on the way to the destination could read or fake with these options, each with its cure.
 
-        `ingestd check` shows them as warnings. `ingestd.api.exposure` helps to find them.
+        `ingestd check` shows them as warnings. `password_in_clear` of `ingestd.api.options` makes most of them.
         """
         return ()
 

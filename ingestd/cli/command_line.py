@@ -12,7 +12,7 @@ from ingestd import __version__
 from ingestd.api.hookspecs import Run
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
 
 __all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 
@@ -60,10 +60,8 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        near = nearest(str(value), known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
         kind = "command" if isinstance(action.choices, dict) else "choice"  # argparse keeps commands in a dict
-        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint}")
+        raise argparse.ArgumentError(action, f"there is no {kind} {str(value)!r}; {hint(str(value), known)}")
 
 
 class CommandLine:
@@ -85,23 +83,21 @@ class CommandLine:
         return names
 
     def add(
-        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
+        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = (), json: str = ""
     ) -> argparse.ArgumentParser:
         """Add `ingestd GROUP NAME`, which runs with an open store."""
-        return self._add(group, name, help, examples, run=run, needs_store=True)
+        return self._add(group, name, help, examples, json, run=run, needs_store=True)
 
     def add_all(self, commands: Iterable[Command]) -> None:
         for command in commands:
             group, _, name = command.words.rpartition(" ")
             run = partial(_run, command.run)
-            parser = self._add(group, name, command.help, command.examples, run=run, needs_store=False)
+            parser = self._add(group, name, command.help, command.examples, command.json, run=run, needs_store=False)
             if command.add_arguments is not None:
                 command.add_arguments(parser)
-            if command.json:
-                parser.add_argument("--json", action="store_true", help=command.json)
 
     def _add(
-        self, group: str, name: str, help: str, examples: Sequence[str], **defaults: Any
+        self, group: str, name: str, help: str, examples: Sequence[str], json: str, **defaults: Any
     ) -> argparse.ArgumentParser:
         self._add_group(group)
         if group:
@@ -109,6 +105,8 @@ class CommandLine:
         command = self._add_parser(group, name, help, description=help)
         command.add_examples(examples)
         add_configuration(command)
+        if json:
+            command.add_argument("--json", action="store_true", help=json)
         command.set_defaults(**defaults)
         return command
 

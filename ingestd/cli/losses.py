@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ingestd.api.missing_partitions import MissingPartitions
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.output import write
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins

@@ -21,13 +21,13 @@ import sys
 from pathlib import Path
 
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.api.output import drop_unwritable, reader_is_gone
 from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
 from ingestd.storage.backends import open_backends
 from ingestd.support.names import nearest
+from ingestd.support.streams import discard_unwritable, reader_is_gone
 from ingestd.support.unusable_ids import UnusableIds
 
 from . import commands
@@ -61,7 +61,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        drop_unwritable()
+        discard_unwritable()
 
 
 def _main(argv: list[str]) -> int:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.check_result import show_size
 from ingestd.api.journal import Journal, JournalStats, size_of
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ingestd.api.errors import ConfigError
-from ingestd.api.sink import Sink
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Sink, Transform
 from ingestd.config import Config
 from ingestd.hooks.plugin_validation import check_sink
 

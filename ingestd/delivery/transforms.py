@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Transform
 from ingestd.support.pace import Pace
 
 from .options import FilterOptions

@@ -10,7 +10,6 @@ each configuration has all of them, after the plugins.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,9 +26,9 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
 from ingestd.api.intake import Intake
 from ingestd.api.options import Options
-from ingestd.api.sink import Sink
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Sink, Transform
 from ingestd.config import Config
+from ingestd.support.names import hint, nearest
 
 from . import extension_specs
 from .caller import Hooks, register_all, register_each
@@ -306,9 +305,8 @@ class _Offers(Generic[_T]):
 
 def _unknown_plugin(place: str, name: str, known: Iterable[str]) -> ConfigError:
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"installed: {', '.join(known)}"
-    return ConfigError(f"{place}: there is no plugin {name!r}; {hint}")
+    cure = hint(name, known, otherwise=f"installed: {', '.join(known)}")
+    return ConfigError(f"{place}: there is no plugin {name!r}; {cure}")
 
 
 def _unknown_offer(
@@ -335,11 +333,10 @@ def _refuse_tables_of_others(config: Config, loaded: Iterable[Plugin], available
     names = {plugin.name for plugin in loaded}
     for name in config.plugin_tables:
         if name not in names:
-            near = difflib.get_close_matches(name, [*names], n=1)
-            hint = "it is not in plugins.enabled or plugins.also" if name in available else "no such plugin"
-            if near:
-                hint += f"; did you mean plugins.{near[0]}?"
-            raise ConfigError(f"{config.place(f'plugins.{name}')}: {hint}")
+            why = "it is not in plugins.enabled or plugins.also" if name in available else "no such plugin"
+            near = nearest(name, names)
+            cure = f"; did you mean plugins.{near}?" if near else ""
+            raise ConfigError(f"{config.place(f'plugins.{name}')}: {why}{cure}")
 
 
 def _described(plugin: Plugin, manager: pluggy.PluginManager, sinks: _Offers[Any], stores: _Offers[Any]) -> Plugin:

@@ -19,6 +19,7 @@ from ingestd.api.hookspecs import HOOK_NAMESPACE
 from ingestd.api.intake import Intake
 from ingestd.api.options import Options
 from ingestd.api.sink import Sink
+from ingestd.support.names import hint
 
 __all__ = [
     "check_consumer", "check_entry_point", "check_hooks", "check_intake", "check_plugin_class", "check_sink",
@@ -66,7 +67,7 @@ def check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
     for caller in callers:
         is_optional = all(impl.optionalhook for impl in caller.get_hookimpls() if impl.plugin is plugin)
         if caller.name not in known and not is_optional:
-            raise ConfigError(f"unknown hook {caller.name!r}; {_nearest(caller.name, known)}")
+            raise ConfigError(f"unknown hook {caller.name!r}; {hint(caller.name, known)}")
     if not callers:
         functions = [name for name in dir(plugin) if inspect.isroutine(inspect.getattr_static(plugin, name, None))]
         unmarked = [name for name in functions if name in known]
@@ -89,8 +90,8 @@ def check_sink_class(kind: object, sink_class: object) -> None:
         if sink_class.write is Sink.write:
             own = sorted({*dir(sink_class)} - {*dir(Sink)})
             near = difflib.get_close_matches("write", own, n=1) or [each for each in own if "write" in each.lower()]
-            hint = f"; rename {near[0]} to write" if near else "; add `async def write(self, batch)`"
-            raise ConfigError(f"{name} has no write{hint}")
+            cure = f"rename {near[0]} to write" if near else "add `async def write(self, batch)`"
+            raise ConfigError(f"{name} has no write; {cure}")
         for method, parameters in _SINK_METHODS.items():
             _check_coroutine_function(sink_class, method, parameters)
         if sink_class.buffering:  # the methods of other sinks may have any names
@@ -212,11 +213,6 @@ def _misspelt_hook(functions: Iterable[str], known: Collection[str]) -> str:
         if near and not name.startswith("_"):
             return f"; rename {name} to {near[0]}"
     return ""
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 def _kind_of(value: object) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ingestd.api import times
@@ -14,7 +13,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import IDEMPOTENCY_KIND, Append, Cursor, IdempotencyKey
 from ingestd.api.store import Field, state_key
 
-from .appending import append_each
+from .backends import BackendContract, append_each
 
 __all__ = ["ContentsContract", "all_entries", "sample_entries"]
 
@@ -53,12 +52,8 @@ async def all_entries(contents: Contents) -> dict[str, Entry]:
     return found
 
 
-class ContentsContract(ABC):
+class ContentsContract(BackendContract):
     """What `ingestd store copy` needs."""
-
-    @abstractmethod
-    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     @asynccontextmanager
     async def contents(self, folder: Path) -> AsyncIterator[tuple[Backend, Contents]]:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ingestd.api.backend import Backend
 from ingestd.api.store import Field, Store, state_key
 
-from .state_keys import KEY, NOW, OTHER
+from .backends import KEY, NOW, OTHER, BackendContract
 
 __all__ = ["FieldsContract"]
 
 
-class FieldsContract(ABC):
+class FieldsContract(BackendContract):
     """The behaviour of entries whose fields are set one by one. `StoreContract` includes these tests."""
-
-    @abstractmethod
-    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_of_each_field_the_newest_wins(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:

@@ -14,15 +14,12 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey, size_of
 from ingestd.api.store import Field, state_key
 
-from .appending import NOW, append, append_each, make_record
+from .backends import KEY, MEMBERS, NOW, OTHER, append, append_each, make_record
 from .trimming import TrimmingContract
 
 __all__ = ["JournalContract"]
 
-KEY = state_key("contract", "shop", "visitor")
-OTHER = state_key("contract", "shop", "another")
 FIELDS = state_key("contract-fields", "shop", "visitor")
-MEMBERS = state_key("contract-members", "shop", "visitor")
 
 
 class JournalContract(TrimmingContract):

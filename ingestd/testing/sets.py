@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from ingestd.api.backend import Backend
-
-from .state_keys import KEY, NOW, OTHER
+from .backends import KEY, NOW, OTHER, BackendContract
 
 __all__ = ["SetsContract"]
 
 
-class SetsContract(ABC):
+class SetsContract(BackendContract):
     """The behaviour of sets whose members have times. `StoreContract` includes these tests."""
-
-    @abstractmethod
-    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_a_set_has_each_member_once_in_the_order_of_times(self, tmp_path: Path) -> None:
         async with self.backend(tmp_path) as backend:

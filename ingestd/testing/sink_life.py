@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingestd.api.events import Record
 
-from .sink_traits import SinkTraits
+from .sink_traits import SinkTraits, in_new_loop
 from .writes import Pause, cancelled_after
 
 __all__ = ["SinkLife"]
@@ -18,68 +18,59 @@ __all__ = ["SinkLife"]
 class SinkLife(SinkTraits):
     """Opening, closing, checking."""
 
-    def test_what_was_written_stays_when_it_is_closed_and_opened_again(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            written = []
-            for _ in range(3):
-                async with self._open(tmp_path) as sink:
-                    batch = self._records(3)
+    @in_new_loop
+    async def test_what_was_written_stays_when_it_is_closed_and_opened_again(self, tmp_path: Path) -> None:
+        written = []
+        for _ in range(3):
+            async with self._open(tmp_path) as sink:
+                batch = self._records(3)
+                await sink.write(batch)
+                written += batch
+        await self._assert_holds(tmp_path, written)
+
+    @in_new_loop
+    async def test_it_can_be_opened_again(self, tmp_path: Path) -> None:
+        """The same object: a daemon may lose a sink to another daemon, and open it again later."""
+        written = []
+        sink = self._make(tmp_path)
+        for _ in range(3):
+            batch = self._records(3)
+            await sink.open()
+            await sink.write(batch)
+            await sink.close()
+            written += batch
+        await self._assert_holds(tmp_path, written)
+
+    @in_new_loop
+    async def test_opening_that_was_cancelled_can_be_tried_again(self, tmp_path: Path) -> None:
+        """A time limit cancels like this. Then the same object is opened again, with or without a close."""
+        written: list[Record] = []
+        for turns in (0, 1, 2, 3, 5, 8, 13, 21):
+            for closes in (False, True):
+                sink = self._make(tmp_path)
+                try:
+                    await cancelled_after(Pause(turns), sink.open())
+                    if closes:
+                        await sink.close()
+                    await sink.open()
+                    batch = self._records(2)
                     await sink.write(batch)
                     written += batch
-            await self._assert_holds(tmp_path, written)
+                finally:
+                    await sink.close()
+        await self._assert_holds(tmp_path, written)
 
-        asyncio.run(scenario())
+    @in_new_loop
+    async def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
+        await self._make(tmp_path).close()
+        async with self._open(tmp_path):
+            pass
+        async with self._open(tmp_path) as sink:
+            await sink.write(self._records(1))
+        await sink.close()  # a second close
 
-    def test_it_can_be_opened_again(self, tmp_path: Path) -> None:
-        """The same object: a daemon may lose a sink to another daemon, and open it again later."""
-
-        async def scenario() -> None:
-            written = []
-            sink = self._make(tmp_path)
-            for _ in range(3):
-                batch = self._records(3)
-                await sink.open()
-                await sink.write(batch)
-                await sink.close()
-                written += batch
-            await self._assert_holds(tmp_path, written)
-
-        asyncio.run(scenario())
-
-    def test_opening_that_was_cancelled_can_be_tried_again(self, tmp_path: Path) -> None:
-        """A time limit cancels like this. Then the same object is opened again, with or without a close."""
-
-        async def scenario() -> None:
-            written: list[Record] = []
-            for turns in (0, 1, 2, 3, 5, 8, 13, 21):
-                for closes in (False, True):
-                    sink = self._make(tmp_path)
-                    try:
-                        await cancelled_after(Pause(turns), sink.open())
-                        if closes:
-                            await sink.close()
-                        await sink.open()
-                        batch = self._records(2)
-                        await sink.write(batch)
-                        written += batch
-                    finally:
-                        await sink.close()
-            await self._assert_holds(tmp_path, written)
-
-        asyncio.run(scenario())
-
-    def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            await self._make(tmp_path).close()
-            async with self._open(tmp_path):
-                pass
-            async with self._open(tmp_path) as sink:
-                await sink.write(self._records(1))
-            await sink.close()  # a second close
-
-        asyncio.run(scenario())
-
-    def test_it_lets_go_of_everything_when_it_is_closed(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_it_lets_go_of_everything_when_it_is_closed(self, tmp_path: Path) -> None:
         """No task, file or connection stays open, however often the sink is opened."""
 
         async def use(times: int) -> None:
@@ -87,29 +78,24 @@ class SinkLife(SinkTraits):
                 async with self._open(tmp_path) as sink:
                     await sink.write(self._records(2))
 
-        async def scenario() -> None:
-            await use(2)  # objects that are made once may stay
-            tasks, before = asyncio.all_tasks(), _open_files()
-            await use(6)
-            deadline = time.monotonic() + 5  # some connections close a few turns of the loop later
-            while asyncio.all_tasks() - tasks or _open_files() > before:
-                left = [str(task.get_coro()) for task in asyncio.all_tasks() - tasks]
-                assert time.monotonic() < deadline, f"tasks {left}; {_open_files() - before} more files are open"
-                await asyncio.sleep(0.02)
+        await use(2)  # objects that are made once may stay
+        tasks, before = asyncio.all_tasks(), _open_files()
+        await use(6)
+        deadline = time.monotonic() + 5  # some connections close a few turns of the loop later
+        while asyncio.all_tasks() - tasks or _open_files() > before:
+            left = [str(task.get_coro()) for task in asyncio.all_tasks() - tasks]
+            assert time.monotonic() < deadline, f"tasks {left}; {_open_files() - before} more files are open"
+            await asyncio.sleep(0.02)
 
-        asyncio.run(scenario())
-
-    def test_check_passes_where_it_opens(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            async with self._open(tmp_path) as sink:
-                await sink.check()
-                await sink.write(self._records(1))
-                await sink.check()
-            fresh = self._make(tmp_path)
-            await fresh.check()  # a check without opening, as in `ingestd check`
-            await fresh.close()
-
-        asyncio.run(scenario())
+    @in_new_loop
+    async def test_check_passes_where_it_opens(self, tmp_path: Path) -> None:
+        async with self._open(tmp_path) as sink:
+            await sink.check()
+            await sink.write(self._records(1))
+            await sink.check()
+        fresh = self._make(tmp_path)
+        await fresh.check()  # a check without opening, as in `ingestd check`
+        await fresh.close()
 
 
 def _open_files() -> int:

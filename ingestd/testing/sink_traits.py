@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 
-from .comparison import assert_same
 from .delivered_sink import DeliveredSink
 from .records import make_records, placed
 
-__all__ = ["SinkTraits", "skip"]
+__all__ = ["SinkTraits", "in_new_loop", "skip"]
+
+_T = TypeVar("_T")
 
 
 class SinkTraits(ABC):
@@ -96,7 +100,7 @@ class SinkTraits(ABC):
         """The target has the item of each record. First writes are in order; repetitions are allowed, unless `once`."""
         expected = [value for record in written if (value := self.expected(record)) is not None]
         held = await self.read_back(folder)
-        assert_same(held, expected, in_order=self.keeps_order)
+        _assert_same(held, expected, in_order=self.keeps_order)
         assert not once or len(held) == len(expected), f"{len(held) - len(expected)} of {len(held)} are there twice"
 
 
@@ -104,3 +108,45 @@ def skip(reason: str) -> None:
     import pytest  # make_records can be used without pytest
 
     pytest.skip(f"{reason}: see ingestd.testing.sinks")
+
+
+def in_new_loop(test: Callable[[_T, Path], Coroutine[Any, Any, None]]) -> Callable[[_T, Path], None]:
+    """A test of a coroutine function that needs no plugin of pytest: each call runs a new event loop."""
+
+    @wraps(test)
+    def run(self: _T, tmp_path: Path) -> None:
+        asyncio.run(test(self, tmp_path))
+
+    return run
+
+
+def _assert_same(held: Sequence[Any], written: Sequence[Any], *, in_order: bool) -> None:
+    """Each written value is held, and no other. First occurrences are in order; repetitions are allowed."""
+    there, wanted = [*dict.fromkeys(map(_text, held))], [*dict.fromkeys(map(_text, written))]
+    missing, strange = [*_without(wanted, there)], [*_without(there, wanted)]
+    near = f"; there is {_short(strange[0])}, which was never written" if strange else ""
+    assert not missing, f"{len(missing)} of {len(wanted)} are missing, the first is {_short(missing[0])}{near}"
+    assert not strange, f"{len(strange)} were never written, the first is {_short(strange[0])}"
+    assert not in_order or there == wanted, "they are not in the order in which they were written"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """The same value for equal ones: 1.0 becomes 1, and a tuple becomes a list."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _without(values: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = {*others}
+    return [value for value in values if value not in known]
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 600 else f"{value[:600]}… ({len(value)} characters)"

@@ -30,7 +30,7 @@ from .outages import RefusesNew, deliver_through, of_visitor
 from .records import TEXTS, make_records, make_records_of_every_type, placed
 from .sink_life import SinkLife
 from .sink_repeats import SinkRepeats
-from .sink_traits import skip
+from .sink_traits import in_new_loop, skip
 from .writes import Pause, cancelled_after, interrupted, pauses, rejected_of, until_taken
 
 __all__ = ["SinkContract", "make_records"]
@@ -47,110 +47,90 @@ class SinkContract(SinkLife, SinkRepeats):
 
     # Arrival of records
 
-    def test_a_batch_of_one_and_a_batch_of_many_come_in_order(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            written: list[Record] = []
-            async with self._open(tmp_path) as sink:
-                for count in (1, 500, 1):
-                    batch = self._records(count)
-                    written += batch
-                    await sink.write(batch)
-                    # Returning means durable: it must be there now, not only after close().
-                    await self._assert_holds(tmp_path, written)
-            await self._assert_holds(tmp_path, written)
-
-        asyncio.run(scenario())
-
-    def test_a_large_batch_comes_through(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            batch = self._records(_MOST)
-            async with self._open(tmp_path) as sink:
+    @in_new_loop
+    async def test_a_batch_of_one_and_a_batch_of_many_come_in_order(self, tmp_path: Path) -> None:
+        written: list[Record] = []
+        async with self._open(tmp_path) as sink:
+            for count in (1, 500, 1):
+                batch = self._records(count)
+                written += batch
                 await sink.write(batch)
-            await self._assert_holds(tmp_path, batch)
+                # Returning means durable: it must be there now, not only after close().
+                await self._assert_holds(tmp_path, written)
+        await self._assert_holds(tmp_path, written)
 
-        asyncio.run(scenario())
+    @in_new_loop
+    async def test_a_large_batch_comes_through(self, tmp_path: Path) -> None:
+        batch = self._records(_MOST)
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+        await self._assert_holds(tmp_path, batch)
 
-    def test_any_text_comes_through(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            batch = [placed(self.make_record(number, text)) for number, text in enumerate(TEXTS, 1)]
-            async with self._open(tmp_path) as sink:
-                await sink.write(batch)
-            await self._assert_holds(tmp_path, batch)
+    @in_new_loop
+    async def test_any_text_comes_through(self, tmp_path: Path) -> None:
+        batch = [placed(self.make_record(number, text)) for number, text in enumerate(TEXTS, 1)]
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+        await self._assert_holds(tmp_path, batch)
 
-        asyncio.run(scenario())
+    @in_new_loop
+    async def test_a_record_of_a_megabyte_comes_through(self, tmp_path: Path) -> None:
+        batch = [*self._records(1), placed(self.make_record(2, _MEGABYTE)), *self._records(1)]
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+        await self._assert_holds(tmp_path, batch)
 
-    def test_a_record_of_a_megabyte_comes_through(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            batch = [*self._records(1), placed(self.make_record(2, _MEGABYTE)), *self._records(1)]
-            async with self._open(tmp_path) as sink:
-                await sink.write(batch)
-            await self._assert_holds(tmp_path, batch)
-
-        asyncio.run(scenario())
-
-    def test_records_of_every_type_come_through(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_records_of_every_type_come_through(self, tmp_path: Path) -> None:
         """The types of ingestd, and a record of another plugin with only an id and a type."""
-
-        async def scenario() -> None:
-            batch = [*self._records(1), *map(placed, make_records_of_every_type()), *self._records(1)]
-            async with self._open(tmp_path) as sink:
-                await sink.write(batch)
-            await self._assert_holds(tmp_path, batch)
-
-        asyncio.run(scenario())
+        batch = [*self._records(1), *map(placed, make_records_of_every_type()), *self._records(1)]
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+        await self._assert_holds(tmp_path, batch)
 
     # Repeated writes
 
-    def test_a_batch_may_come_again(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_a_batch_may_come_again(self, tmp_path: Path) -> None:
         """Whole or divided in another way, to the same sink or after a restart."""
+        batch, next_batch = self._records(5), self._records(5)
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+            await sink.write(batch)
+            await sink.write(batch[:2])
+            await sink.write(batch[2:])
+        async with self._open(tmp_path) as sink:
+            await sink.write(batch)
+            await sink.write(batch[-1:])
+            await sink.write([*batch[-1:], *next_batch])
+        await self._assert_holds(tmp_path, [*batch, *next_batch])
 
-        async def scenario() -> None:
-            batch, next_batch = self._records(5), self._records(5)
-            async with self._open(tmp_path) as sink:
-                await sink.write(batch)
-                await sink.write(batch)
-                await sink.write(batch[:2])
-                await sink.write(batch[2:])
-            async with self._open(tmp_path) as sink:
-                await sink.write(batch)
-                await sink.write(batch[-1:])
-                await sink.write([*batch[-1:], *next_batch])
-            await self._assert_holds(tmp_path, [*batch, *next_batch])
-
-        asyncio.run(scenario())
-
-    def test_a_write_that_is_cancelled_and_made_again_loses_nothing(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_a_write_that_is_cancelled_and_made_again_loses_nothing(self, tmp_path: Path) -> None:
         """A time limit does this to a slow write, at any point of it."""
-
-        async def scenario() -> None:
-            written: list[Record] = []
-            async with self._open(tmp_path) as sink:
-                for pause in pauses():
-                    batch = self._records(20)
-                    written += batch
-                    done = await cancelled_after(pause, sink.write(batch))
-                    await sink.write(batch)
-                    if done and pause.seconds:
-                        break
-            await self._assert_holds(tmp_path, written)
-
-        asyncio.run(scenario())
-
-    def test_a_stop_amid_a_write_loses_nothing(self, tmp_path: Path) -> None:
-        """The write is cancelled, the sink is closed, and the next sink gets the batch."""
-
-        async def scenario() -> None:
-            written: list[Record] = []
-            for pause in (Pause(1), Pause(3), Pause(8), Pause(seconds=0.002), Pause(seconds=0.02)):
+        written: list[Record] = []
+        async with self._open(tmp_path) as sink:
+            for pause in pauses():
                 batch = self._records(20)
                 written += batch
-                async with self._open(tmp_path) as sink:
-                    await cancelled_after(pause, sink.write(batch))
-                async with self._open(tmp_path) as sink:
-                    await sink.write(batch)
-            await self._assert_holds(tmp_path, written)
+                done = await cancelled_after(pause, sink.write(batch))
+                await sink.write(batch)
+                if done and pause.seconds:
+                    break
+        await self._assert_holds(tmp_path, written)
 
-        asyncio.run(scenario())
+    @in_new_loop
+    async def test_a_stop_amid_a_write_loses_nothing(self, tmp_path: Path) -> None:
+        """The write is cancelled, the sink is closed, and the next sink gets the batch."""
+        written: list[Record] = []
+        for pause in (Pause(1), Pause(3), Pause(8), Pause(seconds=0.002), Pause(seconds=0.02)):
+            batch = self._records(20)
+            written += batch
+            async with self._open(tmp_path) as sink:
+                await cancelled_after(pause, sink.write(batch))
+            async with self._open(tmp_path) as sink:
+                await sink.write(batch)
+        await self._assert_holds(tmp_path, written)
 
     def test_a_crash_before_the_place_is_stored_loses_nothing(self, tmp_path: Path) -> None:
         """A write returns, the daemon is killed before it knows that, and the next daemon writes the batch again."""
@@ -196,64 +176,57 @@ class SinkContract(SinkLife, SinkRepeats):
             written += itertools.chain(*batches[: done + 1])
             asyncio.run(next_daemon())
 
-    def test_what_is_written_while_the_connection_breaks_arrives_later(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_what_is_written_while_the_connection_breaks_arrives_later(self, tmp_path: Path) -> None:
         if type(self).interrupt is SinkContract.interrupt:
             skip("the test class has no interrupt()")
 
-        async def scenario() -> None:
-            written = self._records(20)
-            async with self._open(tmp_path) as sink:
-                await sink.write(written)
-                await self.interrupt(tmp_path)
-                for turns in (None, 0, 1, 3, 8, 20):
-                    batch = self._records(20)
-                    written += batch
-                    if turns is not None:
-                        await interrupted(sink.write(batch), Pause(turns), self.interrupt(tmp_path))
-                    await until_taken(sink, batch)
-            await self._assert_holds(tmp_path, written)
+        written = self._records(20)
+        async with self._open(tmp_path) as sink:
+            await sink.write(written)
+            await self.interrupt(tmp_path)
+            for turns in (None, 0, 1, 3, 8, 20):
+                batch = self._records(20)
+                written += batch
+                if turns is not None:
+                    await interrupted(sink.write(batch), Pause(turns), self.interrupt(tmp_path))
+                await until_taken(sink, batch)
+        await self._assert_holds(tmp_path, written)
 
-        asyncio.run(scenario())
-
-    def test_of_many_records_exactly_those_it_cannot_take_are_rejected(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_of_many_records_exactly_those_it_cannot_take_are_rejected(self, tmp_path: Path) -> None:
         """The others are there once: those that it has stored are among the `written` of the `SinkReject`."""
         if self.make_rejected() is None:
             skip("make_rejected() returns no record")
 
-        async def scenario() -> None:
-            written: list[Record] = []
-            async with self._open(tmp_path) as sink:
-                for indices in ({0}, {0, 4}, {2}, {1, 2}, {4}):
-                    batch = self._records(5)
-                    for index in indices:
-                        batch[index] = self._rejected()
-                    assert await rejected_of(sink, batch) == indices
-                    written += [record for index, record in enumerate(batch) if index not in indices]
-                await self._assert_holds(tmp_path, written)
-                assert await rejected_of(sink, [self._rejected()]) == {0}
-            await self._assert_holds(tmp_path, written, once=True)
-
-        asyncio.run(scenario())
+        written: list[Record] = []
+        async with self._open(tmp_path) as sink:
+            for indices in ({0}, {0, 4}, {2}, {1, 2}, {4}):
+                batch = self._records(5)
+                for index in indices:
+                    batch[index] = self._rejected()
+                assert await rejected_of(sink, batch) == indices
+                written += [record for index, record in enumerate(batch) if index not in indices]
+            await self._assert_holds(tmp_path, written)
+            assert await rejected_of(sink, [self._rejected()]) == {0}
+        await self._assert_holds(tmp_path, written, once=True)
 
     # Temporary refusal
 
-    def test_nothing_is_given_up_while_only_what_is_new_is_refused(self, tmp_path: Path) -> None:
+    @in_new_loop
+    async def test_nothing_is_given_up_while_only_what_is_new_is_refused(self, tmp_path: Path) -> None:
         """A full target may still take known records. Afterwards the daemon delivers all records, in order."""
+        records = [of_visitor(self.make_record(number, ""), number) for number in range(1, 15)]
+        sink = RefusesNew(self._make(tmp_path))
 
-        async def scenario() -> None:
-            records = [of_visitor(self.make_record(number, ""), number) for number in range(1, 15)]
-            sink = RefusesNew(self._make(tmp_path))
+        @asynccontextmanager
+        async def refusal() -> AsyncIterator[None]:
+            if type(self).refuse_new is SinkContract.refuse_new:
+                with sink.refusing():
+                    yield
+            else:
+                async with self.refuse_new(tmp_path):
+                    yield
 
-            @asynccontextmanager
-            async def refusal() -> AsyncIterator[None]:
-                if type(self).refuse_new is SinkContract.refuse_new:
-                    with sink.refusing():
-                        yield
-                else:
-                    async with self.refuse_new(tmp_path):
-                        yield
-
-            await deliver_through(sink, records[:5], records[5:], refusal)
-            await self._assert_holds(tmp_path, records)
-
-        asyncio.run(scenario())
+        await deliver_through(sink, records[:5], records[5:], refusal)
+        await self._assert_holds(tmp_path, records)

@@ -21,9 +21,9 @@ from pathlib import Path
 from ingestd.api.errors import WriteConflict
 from ingestd.api.store import Field, key_digest, state_key
 
+from .backends import KEY, MEMBERS, NOW, OTHER
 from .fields import FieldsContract
 from .sets import SetsContract
-from .state_keys import KEY, MEMBERS, NOW, OTHER
 
 __all__ = ["StoreContract"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ingestd.api.backend import Backend
 from ingestd.api.journal import Journal, JournalStats, RecordInfo, size_of
 
-from .appending import NOW, append, make_record
+from .backends import NOW, BackendContract, append, make_record
 
 __all__ = ["TrimmingContract"]
 
@@ -28,12 +25,8 @@ async def _trim(journal: Journal, up_to: int) -> int:
     return total
 
 
-class TrimmingContract(ABC):
+class TrimmingContract(BackendContract):
     """The behaviour that retention needs. `JournalContract` includes these tests."""
-
-    @abstractmethod
-    def backend(self, folder: Path) -> AbstractAsyncContextManager[Backend]:
-        """An open back end, closed at the end. With the same folder it has the earlier durable data."""
 
     async def test_the_extent_is_that_of_all_records_there_are(self, tmp_path: Path) -> None:
         records = [replace(make_record("“é” 🛒" * n), at=NOW + n) for n in range(10)]

@@ -9,11 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.options import since
 from ingestd.api.output import columns, write, write_data, write_json
 from ingestd.api.store import Store
@@ -41,6 +40,7 @@ def register(commands: Commands) -> None:
         show,
         help="show the journey of an order, with the campaigns that get credit for it",
         examples=["ingestd attribution show o-1001", "ingestd attribution show o-1001 --tenant shop --json"],
+        json="print the records as JSON lines",
     )
     parser.add_argument(
         "order_id", metavar="ORDER_ID", help="the order's id; for an order without one, the id of its event"
@@ -48,7 +48,6 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--tenant", metavar="TENANT", help="only this shop; needed if several shops have an order with this id"
     )
-    parser.add_argument("--json", action="store_true", help="print the records as JSON lines")
 
     parser = commands.add(
         "attribution",

@@ -35,6 +35,7 @@ def register(commands: Commands) -> None:
             "ingestd keys create --kind public --tenant shop",
             "ingestd keys create --kind server --tenant shop --app CRM --permission ADMIN",
         ],
+        json="print one JSON object",
     )
     parser.add_argument(
         "--kind", required=True, choices=("public", "server"), help="public for browsers and apps, server for a backend"
@@ -63,12 +64,15 @@ def register(commands: Commands) -> None:
         default=[],
         help="server keys only: a permission in that app, such as ADMIN; may be given again; default: none",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
-    parser = commands.add(
-        "keys", "list", list_keys, help="show all keys, without secrets", examples=["ingestd keys list"]
+    commands.add(
+        "keys",
+        "list",
+        list_keys,
+        help="show all keys, without secrets",
+        examples=["ingestd keys list"],
+        json="print one JSON object a line",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
 
     parser = commands.add(
         "keys",
@@ -76,6 +80,7 @@ def register(commands: Commands) -> None:
         rotate,
         help="give a server key a new secret, which is shown once",
         examples=["ingestd keys rotate 6f9619ff-8b86-d011-b42d-00cf4fc964ff --grace 1h"],
+        json="print one JSON object",
     )
     parser.add_argument("id", metavar="ID", help="the id of the key, as ingestd keys list shows it")
     parser.add_argument(
@@ -85,7 +90,6 @@ def register(commands: Commands) -> None:
         default=Duration.parse("24h"),
         help="how long the old secret stays valid; default: 24h",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     parser = commands.add(
         "keys",

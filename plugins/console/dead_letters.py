@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import BadRequest, NotFound
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import State
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
 from ingestd.delivery.progress import PROGRESS, Progress

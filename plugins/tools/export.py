@@ -9,17 +9,16 @@ import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from operator import attrgetter
 
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from ingestd.api.missing_partitions import MissingPartitions
-from ingestd.api.output import reader_is_gone
 from ingestd.config import Config
 from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.storage.record_selection import RecordSelection
 from ingestd.support.names import nearest
+from ingestd.support.streams import reader_is_gone
 from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
 

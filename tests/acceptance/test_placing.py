@@ -289,7 +289,8 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
     with shop.serve_with(2) as daemons:
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
-        copies, halts, has_moved = {}, {"halted": True}, {"halted": True, "owned": True}
+        copies: dict[str, bool] = {}
+        halts, has_moved = {"halted": True}, {"halted": True, "owned": True}
         for number, reached in enumerate((copies, halts, has_moved)):
             with visitor.sending():
                 shop.kill_place(hot, number % 2, **reached)

@@ -22,7 +22,7 @@ from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.storage.split_journal import _OWNER, Ownership
 from ingestd.support.periodic import TIMING
-from ingestd.testing.appending import NOW
+from ingestd.testing.backends import NOW
 from ingestd.testing.journals import JournalContract
 from tests.support.apart import Apart
 from tests.support.journals import read_all, running, until

@@ -18,7 +18,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from tests.support.deriver import Deriver
 from tests.support.journals import running, until
 from tests.support.redis_proxy import redis_proxy

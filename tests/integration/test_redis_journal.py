@@ -33,7 +33,7 @@ from ingestd.plugins.stores.redis.scripts import BATCH
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
 from ingestd.support.periodic import TIMING
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, until
 from tests.support.redis_pieces import pieces_of_journal

@@ -23,7 +23,7 @@ from ingestd.consumers.group import Consumers
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.storage.retention import Retention
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.journals import QUICK, append, read_all, running, until
 from tests.support.redis_server import RedisServer, redis_server

@@ -15,7 +15,7 @@ from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.api.store import Field, state_key
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from tests.support.redis_server import RedisServer, redis_server
 
 VALUE, OTHER, FIELDS, MEMBERS = (state_key(kind, "shop", "visitor") for kind in ("value", "other", "fields", "members"))

@@ -21,7 +21,7 @@ from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.api.store import Field, State
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from tests.support.journals import read_all
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, redis_server

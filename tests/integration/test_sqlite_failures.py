@@ -19,7 +19,7 @@ from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.api.store import Field, State
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.plugins.stores.sqlite.batch import read_records
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from tests.support.disks import small_disk
 from tests.support.journals import until
 from tests.support.sqlite_lock import locked

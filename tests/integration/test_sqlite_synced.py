@@ -15,7 +15,7 @@ from ingestd.plugins.stores.sqlite import commits
 from ingestd.plugins.stores.sqlite.batch import write_batch
 from ingestd.plugins.stores.sqlite.connection import transaction
 from ingestd.plugins.stores.sqlite.pending import Pending
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append

@@ -14,7 +14,7 @@ from ingestd.api.errors import Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 
 from .journals import read_all, running, until
 from .senders import LONG, NOW

@@ -9,7 +9,7 @@ from ingestd.api.backend import Backend
 from ingestd.api.errors import DuplicateMessage, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Append, IdempotencyKey
-from ingestd.testing.appending import append_each
+from ingestd.testing.backends import append_each
 
 from .journals import read_all, until
 

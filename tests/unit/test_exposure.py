@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ingestd.api.events import Record
-from ingestd.api.exposure import is_local
-from ingestd.api.options import read_options
+from ingestd.api.options import is_local, read_options
 from ingestd.api.sink import Sink
 from ingestd.cli.check.config_faults import sink_risks
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink

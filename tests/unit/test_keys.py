@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,38 +13,29 @@ import pytest
 
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
 from ingestd.api.events import Endpoint, Principal, Request
-from ingestd.api.hookspecs import Daemon, Run
+from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import read_options
 from ingestd.api.store import State, Store
 from ingestd.api.times import now, parse_time
+from ingestd.cli.command_line import CommandLine
 from ingestd.plugins.auth.key_registry import KeyRegistry, read_keys
 from ingestd.plugins.auth.keys import KeysPlugin
 from tests.support.backends import sqlite_daemon
 
 
-class CommandLine:
-    """The commands of the plugin, as `ingestd keys …` runs them (`ingestd.api.hookspecs.Commands`)."""
+class KeyCommands:
+    """`ingestd keys …` on the store of a daemon."""
 
     def __init__(self, daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
         self._daemon = daemon
         self._capsys = capsys
-        self._commands: dict[str, tuple[argparse.ArgumentParser, Run]] = {}
-        KeysPlugin(KeysPlugin.Options()).register_commands(self)
-
-    def add(
-        self, group: str, name: str, run: Run, *, help: str, examples: Sequence[str] = ()
-    ) -> argparse.ArgumentParser:
-        assert group == "keys"
-        assert help
-        assert examples
-        parser = argparse.ArgumentParser(prog=f"ingestd {group} {name}")
-        self._commands[name] = parser, run
-        return parser
+        self._line = CommandLine()
+        KeysPlugin(KeysPlugin.Options()).register_commands(self._line)
 
     async def __call__(self, name: str, *arguments: str) -> str:
-        parser, run = self._commands[name]
+        given = self._line.parser.parse_args(["keys", name, *arguments])
         self._capsys.readouterr()
-        await run(parser.parse_args(arguments), self._daemon)
+        await given.run(given, self._daemon)
         return self._capsys.readouterr().out
 
     async def create(self, *arguments: str) -> dict[str, Any]:
@@ -74,7 +64,7 @@ async def test_a_public_key_is_its_tenants_principal_without_grants_on_every_end
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        created = await CommandLine(daemon, capsys).create(*PUBLIC)
+        created = await KeyCommands(daemon, capsys).create(*PUBLIC)
         assert re.fullmatch(r"pk_[A-Za-z0-9_-]{43}", created["id"])
         assert "secret" not in created
         plugin = KeysPlugin(KeysPlugin.Options())
@@ -85,7 +75,7 @@ async def test_a_public_key_is_its_tenants_principal_without_grants_on_every_end
 
 async def test_no_other_credential_is_a_public_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         public, server = await keys.create(*PUBLIC), await keys.create(*SERVER)
         plugin = KeysPlugin(KeysPlugin.Options())
         await plugin.startup(daemon)
@@ -98,7 +88,7 @@ async def test_a_server_key_has_an_id_a_secret_and_its_grants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         created = await keys.create(*SERVER, "--permission", "READ", "--label", "Rücksendungen")
         bare = await keys.create("--kind", "server", "--tenant", "shop")
         assert str(UUID(created["id"])) == created["id"]
@@ -129,7 +119,7 @@ async def test_an_invalid_grant_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         with pytest.raises(CommandError, match=message):
             await keys("create", *arguments)
         assert await keys("list", "--json") == ""
@@ -141,13 +131,13 @@ async def test_an_invalid_tenant_name_is_refused(
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         with pytest.raises(SystemExit):
-            await CommandLine(daemon, capsys)("create", "--kind", "public", "--tenant", tenant)
+            await KeyCommands(daemon, capsys)("create", "--kind", "public", "--tenant", tenant)
         assert "1 to 64 letters" in capsys.readouterr().err
 
 
 async def test_secrets_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         created = await keys.create(*SERVER)
         rotated = json.loads(await keys("rotate", created["id"], "--json"))
         shown = await keys("create", *SERVER, "--label", "for people")
@@ -161,7 +151,7 @@ async def test_secrets_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixt
 
 async def test_keys_are_listed_for_people_and_as_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         public, server = await keys.create(*PUBLIC, "--label", "web"), await keys.create(*SERVER)
         await keys("revoke", public["id"])
         rows = {row["id"]: row for row in map(json.loads, (await keys("list", "--json")).splitlines())}
@@ -179,7 +169,7 @@ async def test_rotation_gives_a_new_secret_and_keeps_the_old_for_the_grace_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         created = await keys.create(*SERVER)
         rotated = json.loads(await keys("rotate", created["id"].upper(), "--grace", "1h", "--json"))
         assert rotated["id"] == created["id"]
@@ -198,7 +188,7 @@ async def test_rotation_gives_a_new_secret_and_keeps_the_old_for_the_grace_time(
 
 async def test_a_refused_rotation_names_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         public, server = await keys.create(*PUBLIC), await keys.create(*SERVER)
         with pytest.raises(CommandError, match=r"create a new one.*revoke the old"):
             await keys("rotate", public["id"])
@@ -214,7 +204,7 @@ async def test_an_unknown_id_is_refused_with_the_nearest_id_but_no_whole_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         with pytest.raises(CommandError, match=r"there is no such key.*keys list"):
             await keys("revoke", "pk_nothing")
         for made in await keys.create(*SERVER), await keys.create(*PUBLIC):
@@ -228,7 +218,7 @@ async def test_a_revoked_key_stays_revoked_and_its_secrets_are_forgotten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         server = await keys.create(*SERVER)
         assert server["id"] in await keys("revoke", server["id"].upper())
         first = (await read_keys(daemon.store.begin(now())))[server["id"]]
@@ -247,7 +237,7 @@ async def test_a_running_daemon_sees_the_changes_of_commands(
         plugin = KeysPlugin(KeysPlugin.Options())
         await plugin.startup(daemon)
         async with sqlite_daemon(tmp_path, serving=False) as beside:
-            keys = CommandLine(beside, capsys)
+            keys = KeyCommands(beside, capsys)
             public = await keys.create(*PUBLIC)
             await eventually(lambda: plugin.authenticate(request(public["id"])) is not None)
             await keys("revoke", public["id"])
@@ -256,8 +246,8 @@ async def test_a_running_daemon_sees_the_changes_of_commands(
 
 async def test_simultaneous_commands_lose_no_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon, sqlite_daemon(tmp_path, serving=False) as beside:
-        made = [await CommandLine(daemon, capsys).create(*SERVER) for _ in range(3)]
-        commands = [CommandLine(store, capsys) for store in (daemon, beside, beside)]
+        made = [await KeyCommands(daemon, capsys).create(*SERVER) for _ in range(3)]
+        commands = [KeyCommands(store, capsys) for store in (daemon, beside, beside)]
         ids = [key["id"] for key in made]
         await asyncio.gather(*(keys("revoke", key_id) for keys, key_id in zip(commands, ids, strict=True)))
         assert all(key.revoked_at is not None for key in (await read_keys(daemon.store.begin(now()))).values())
@@ -268,7 +258,7 @@ async def test_a_store_takes_no_more_keys_than_one_entry_should_have(
 ) -> None:
     monkeypatch.setattr("ingestd.plugins.auth.key_registry._MOST_BYTES", 300)
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         created = [json.loads(await keys("create", *PUBLIC, "--json")) for _ in range(2)]
         with pytest.raises(CommandError, match="the store has 2 keys, revoked ones included, and takes no more"):
             await keys("create", *PUBLIC)
@@ -277,7 +267,7 @@ async def test_a_store_takes_no_more_keys_than_one_entry_should_have(
 
 async def test_keys_survive_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         live, revoked = await keys.create(*PUBLIC), await keys.create(*PUBLIC)
         await keys("revoke", revoked["id"])
     async with sqlite_daemon(tmp_path) as daemon:
@@ -314,7 +304,7 @@ async def test_while_the_store_cannot_be_read_known_keys_stay_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         known = await keys.create(*PUBLIC)
         real = daemon.store
         daemon.store = failing = Failing(real)
@@ -334,7 +324,7 @@ async def test_a_clock_set_back_loses_no_revocation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         public = await keys.create(*PUBLIC)
         real = time.time_ns
         monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600_000_000_000)
@@ -376,7 +366,7 @@ async def test_declared_keys_are_keys_like_any_other(tmp_path: Path, capsys: pyt
         assert server is not None
         assert server.principal() == Principal("shop", BACKEND["id"].lower(), {"CRM": frozenset({"ADMIN"})})
         assert server.secrets(now()) == ["new-secret", "old-secret"]
-        keys = CommandLine(daemon, capsys)
+        keys = KeyCommands(daemon, capsys)
         assert "declared" in await keys("list")
         with pytest.raises(CommandError, match="declared in the configuration; remove it there"):
             await keys("revoke", "declared-public-key")
@@ -386,7 +376,7 @@ async def test_declared_keys_are_keys_like_any_other(tmp_path: Path, capsys: pyt
 
 async def test_a_key_that_is_no_longer_declared_is_revoked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
-        made = await CommandLine(daemon, capsys).create(*PUBLIC)
+        made = await KeyCommands(daemon, capsys).create(*PUBLIC)
         await declared(tmp_path, WEB).startup(daemon)
     async with sqlite_daemon(tmp_path) as daemon:
         plugin = declared(tmp_path)
@@ -442,4 +432,4 @@ async def test_a_declared_secret_is_rotated_by_declaring_the_next(
             await declared(tmp_path, table).startup(daemon)
             key = (await read_keys(daemon.store.begin(now())))[BACKEND["id"].lower()]
             assert key.secrets(now()) == secrets
-            assert secrets[0] not in await CommandLine(daemon, capsys)("list", "--json")
+            assert secrets[0] not in await KeyCommands(daemon, capsys)("list", "--json")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ingestd.api.output import ALIKE, ESCAPED, write_result
+from ingestd.api.output import write_result
+from ingestd.support.streams import ALIKE, ESCAPED
 from ingestd.support.terminal import display_width, printable
 
 OWN_SIGNS = "█░→…“”\N{RIGHT SINGLE QUOTATION MARK}—"
@@ -72,8 +73,9 @@ def test_a_result_is_json_in_ascii_or_lines_for_people(
 
 STREAMS = """
 import os, sys
-from ingestd.api.output import prepare, write, write_data
-prepare()
+from ingestd.api.output import write, write_data
+from ingestd.support.streams import prepare_streams
+prepare_streams()
 opened = os.open(os.devnull, os.O_RDONLY)
 assert opened > 2, opened
 assert sys.stdin.read() == ""

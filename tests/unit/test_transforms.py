@@ -14,8 +14,7 @@ from ingestd.api import times
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Envelope, Record
 from ingestd.api.options import Duration
-from ingestd.api.sink import Sink
-from ingestd.api.transform import Transform
+from ingestd.api.sink import Sink, Transform
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.operator_commands import Replay, Retry, give_command

@@ -6,7 +6,6 @@ and the nearest known name. The error of a wrong value names the expected form.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -14,8 +13,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from ingestd.api.errors import ConfigError
+from ingestd.support.names import hint
 
-from .hosts import HostName, Origin
+from .hosts import HostName, Origin, has_credentials, is_local, password_in_clear, remote_host
 from .secret import Secret, Url
 from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
 
@@ -31,7 +31,11 @@ __all__ = [
     "Secret",
     "Size",
     "Url",
+    "has_credentials",
+    "is_local",
+    "password_in_clear",
     "read_options",
+    "remote_host",
     "shown",
     "since",
     "unknown_option",
@@ -122,9 +126,7 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
 
 def unknown_option(place: str, name: str, known: list[str]) -> ConfigError:
     """The error for an unknown option. `place` begins the message: the file or argument, and the option's path."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return ConfigError(f"{place}: unknown option; {hint}")
+    return ConfigError(f"{place}: unknown option; {hint(name, known)}")
 
 
 def shown(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Types of options that name hosts: origins of pages, and host names of a listener."""
+"""Hosts in options: origins of pages, host names of a listener, and whether somebody can read a connection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ipaddress
 import re
 import socket
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from ingestd.support.addresses import ascii_domain, ip_address
 
-__all__ = ["HostName", "Origin"]
+__all__ = ["HostName", "Origin", "has_credentials", "is_local", "password_in_clear", "remote_host"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WEB = {"", "http", "https", "ws", "wss"}
@@ -157,3 +157,36 @@ def _is_bare_ipv6(text: str) -> bool:
 def _likely_scheme(host: str) -> str:
     """The scheme to suggest for an origin without one. Pages on a local machine seldom have TLS."""
     return "http" if host == "localhost" or ip_address(host) is not None else "https"
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine: an empty one, the path of a Unix socket, localhost, a loopback address.
+
+    A host may be percent-encoded, as in a URL. An IPv6 address may have brackets. No name is looked up.
+    """
+    name = unquote(host).lower().removesuffix(".")
+    if not name or name.startswith("/") or name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = ip_address(name) or ip_address(f"[{name}]")
+    if address is None:
+        return False
+    return ((address.version == 6 and address.ipv4_mapped) or address).is_loopback
+
+
+def remote_host(url: str) -> str | None:
+    """The first host of a URL that is another machine, or None. A URL may have several hosts with commas."""
+    for place in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        host = place[: place.index("]") + 1] if place.startswith("[") and "]" in place else place.partition(":")[0]
+        if not is_local(host):
+            return host
+    return None
+
+
+def has_credentials(url: str) -> bool:
+    return "@" in urlsplit(url).netloc
+
+
+def password_in_clear(option: str, url: str, cure: str) -> list[str]:
+    """The warning for a URL without TLS to another machine, to which a password is sent. Empty if there is none."""
+    host = remote_host(url)
+    return [] if host is None else [f"{option}: the password is sent to {host} without TLS; {cure}"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError
-from ingestd.api.exposure import has_credentials, password_in_clear
+from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS, Config, parse_config, read_tables
 from ingestd.delivery import make_sink_consumer

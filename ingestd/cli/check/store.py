@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ingestd.api import times
-from ingestd.api.backend import Partition, describe_partition
+from ingestd.api.backend import MissingPartitions, Partition, describe_partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNeeded
 from ingestd.api.journal import Cursor, Journal, JournalStats
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure

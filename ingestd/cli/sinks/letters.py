@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write, write_json, write_result
 from ingestd.config import Config
 from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record

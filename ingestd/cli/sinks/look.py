@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.check_result import CheckResult
 from ingestd.api.journal import Journal
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.delivery.progress import LastFailure, Progress

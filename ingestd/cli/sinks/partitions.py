@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.config import Config
 from ingestd.delivery.sink_consumer import PREFIX
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
 
 __all__ = [
     "Letters",
@@ -63,12 +61,8 @@ def find_partition(name: str | None, partitions: Sequence[Partition], what: str)
     if len(partitions) == 1:
         raise CommandError(f"the store has a single partition: give a number without {name}:")
     known = [partition.name for partition in partitions]
-    near = nearest(name, known)
-    raise CommandError(f"there is no partition {name!r}; " + (f"did you mean {near}?" if near else _known(known)))
-
-
-def _known(names: Sequence[str]) -> str:
-    return f"known: {', '.join(names)}" if len(names) <= 10 else f"known: {names[0]} to {names[-1]}"
+    some = None if len(known) <= 10 else f"known: {known[0]} to {known[-1]}"
+    raise CommandError(f"there is no partition {name!r}; {hint(name, known, otherwise=some)}")
 
 
 def named(partition: str, number: int) -> str:
@@ -91,9 +85,8 @@ def check_known(name: str, known: Iterable[str]) -> None:
     known = [*known]
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}" if known else "none is configured"
-    raise CommandError(f"there is no sink {name!r}; {hint}")
+    cure = hint(name, known, otherwise=None if known else "none is configured")
+    raise CommandError(f"there is no sink {name!r}; {cure}")
 
 
 async def check_configured(name: str, config: Config, partitions: Sequence[Partition]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.check_result import show_size
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import set_paused

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write, write_json, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import Replay, give_command

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from ingestd.api import times
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.check_result import show_age
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import columns, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 from ingestd.api import hookimpl
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.exposure import has_credentials, password_in_clear
-from ingestd.api.options import Options, Secret, Url
+from ingestd.api.options import Options, Secret, Url, has_credentials, password_in_clear
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Sink
 

@@ -20,7 +20,7 @@ from typing import Any
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.exposure import password_in_clear
+from ingestd.api.options import password_in_clear
 from ingestd.api.sink import Sink
 
 from .messages import Message, MessageMaker, TopicTemplate

@@ -16,8 +16,7 @@ from msgspec import Meta
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
-from ingestd.api.exposure import has_credentials, password_in_clear
-from ingestd.api.options import Duration, Options, PositiveDuration, Url
+from ingestd.api.options import Duration, Options, PositiveDuration, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 from .connection import Connection

@@ -23,8 +23,7 @@ import msgspec
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
-from ingestd.api.exposure import remote_host
-from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, Url
+from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, Url, remote_host
 from ingestd.api.sink import Sink, Span
 
 from ..columns import make_rows

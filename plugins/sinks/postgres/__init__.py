@@ -23,8 +23,7 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
-from ingestd.api.exposure import is_local, remote_host
-from ingestd.api.options import Options, Url
+from ingestd.api.options import Options, Url, is_local, remote_host
 from ingestd.api.sink import Sink
 
 from ..columns import DataRefused, make_rows, sift

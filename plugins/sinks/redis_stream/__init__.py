@@ -19,8 +19,7 @@ from msgspec import Meta
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
-from ingestd.api.exposure import has_credentials, password_in_clear
-from ingestd.api.options import Options, Url
+from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 if TYPE_CHECKING:

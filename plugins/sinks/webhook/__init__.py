@@ -31,8 +31,7 @@ import msgspec
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.exposure import has_credentials, password_in_clear
-from ingestd.api.options import Options, Secret, Url
+from ingestd.api.options import Options, Secret, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 from ingestd.support.ids import named_uuid
 

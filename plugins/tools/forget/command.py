@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.api.missing_partitions import MissingPartitions
 from ingestd.api.output import write_result
 from ingestd.api.privacy import Person
 from ingestd.api.store import Store, use_namespaces
