@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 710, "api": 3_860, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_350,
-    "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_470, "http": 3_020, "daemon": 1_960,
+    "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_460, "http": 3_015, "daemon": 1_960,
     "cli": 3_560, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
