@@ -14,7 +14,7 @@ from ingestd.api.events import Event, Record
 from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.config import Config
-from ingestd.pipeline.processor import Processor, Result, Storing
+from ingestd.pipeline.processor import Awaited, Processor, Result
 from ingestd.storage.retention import room_below
 
 from .known_records import FormerCopies, KnownRecords
@@ -175,9 +175,9 @@ async def _begin(run: Sequence[Stored], processor: Processor, now: int) -> async
         appends = [Append(processor.store.begin(now, event=True), record) for record in records]
         await processor.journal.append(appends, done.set_result)
         return done
-    storing = Storing()
-    await storing.process(processor, cast("list[Event]", contents))
-    return cast("asyncio.Future[Sequence[Result | None]]", storing.results)
+    awaited = Awaited()
+    await awaited.process(processor, cast("list[Event]", contents))
+    return cast("asyncio.Future[Sequence[Result | None]]", awaited.results)
 
 
 def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
