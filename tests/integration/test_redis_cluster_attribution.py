@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from ingestd.api.backend import Backend
 from ingestd.support.periodic import TIMING
@@ -21,7 +22,8 @@ from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_clu
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
 for module in (test_attribution_bounds, test_attribution_replay, test_attribution_rollups):
-    globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
+    tests = {name: each for name, each in vars(module).items() if name.startswith("test_")}
+    globals().update({name: each for name, each in tests.items() if not is_hypothesis_test(each)})
 
 
 @pytest.fixture(scope="module")
