@@ -120,6 +120,9 @@ def in_new_loop(test: Callable[[_T, Path], Coroutine[Any, Any, None]]) -> Callab
     return run
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
+
+
 def _assert_same(held: Sequence[Any], written: Sequence[Any], *, in_order: bool) -> None:
     """Each written value is held, and no other. First occurrences are in order; repetitions are allowed."""
     there, wanted = [*dict.fromkeys(map(_text, held))], [*dict.fromkeys(map(_text, written))]
@@ -131,11 +134,13 @@ def _assert_same(held: Sequence[Any], written: Sequence[Any], *, in_order: bool)
 
 
 def _text(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, sort_keys=True, default=str)
+    return _encode(_plain(value))
 
 
 def _plain(value: Any) -> Any:
     """The same value for equal ones: 1.0 becomes 1, and a tuple becomes a list."""
+    if value is None or isinstance(value, str | int):  # most values are, and these checks are quick
+        return value
     if isinstance(value, Mapping):
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

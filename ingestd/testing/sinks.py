@@ -171,7 +171,7 @@ class SinkContract(SinkLife, SinkRepeats):
             await self._assert_holds(tmp_path, written)
 
         for pause in _AMID:
-            batches = [self._records(20) for _ in range(200)]
+            batches = [self._records(20) for _ in range(40)]
             done = killed_after(2, until_killed, pause=pause)
             written += itertools.chain(*batches[: done + 1])
             asyncio.run(next_daemon())
