@@ -284,10 +284,10 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
     with shop.serve_with(2) as daemons:
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
-        copies, halts, has_moved = {}, {"halted": True}, {"halted": True, "owned": True}
-        for number, reached in enumerate((copies, halts, has_moved)):
+        # While it copies, halts the tenant, and has moved it.
+        for number, (halted, owned) in enumerate([(False, False), (True, False), (True, True)]):
             with visitor.sending():
-                shop.kill_place(hot, number % 2, **reached)
+                shop.kill_place(hot, number % 2, halted=halted, owned=owned)
                 shop.place(hot, number % 2)
             for each in range(number + 1):
                 visitor.order(f"order-{each}", "mail")

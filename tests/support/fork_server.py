@@ -96,7 +96,7 @@ def _become(
     # Both names are set, as by a start.
     if closed:
         os.closerange(0, len(streams))
-        sys.stdin = sys.__stdin__ = sys.stdout = sys.__stdout__ = sys.stderr = sys.__stderr__ = None  # type: ignore[misc,assignment]
+        sys.stdin = sys.__stdin__ = sys.stdout = sys.__stdout__ = sys.stderr = sys.__stderr__ = None  # type: ignore[misc]
     else:
         sys.stdin = sys.__stdin__ = _reopened(sys.stdin, "rb")  # type: ignore[misc]
         sys.stdout = sys.__stdout__ = _reopened(sys.stdout, "wb")  # type: ignore[misc]
