@@ -20,7 +20,7 @@ from ingestd.api.exposure import has_credentials, password_in_clear
 from ingestd.api.options import Duration, Options, PositiveDuration, Url
 from ingestd.api.sink import Sink
 
-from .connection import Connection
+from .client import Connection
 from .messages import Message, Subject, parts
 from .servers import Servers
 from .stream import Stream

@@ -139,11 +139,13 @@ class Importer:
         parts: dict[Processor, list[Stored]] = {}
         for each in items:
             parts.setdefault(self._processor_of(each[1].tenant), []).append(each)
-        begun = [await self._begin(run, processor) for processor, part in parts.items() for run in _runs(part)]
-        await asyncio.gather(*begun)
+        storing = [
+            await self._start_storing(run, processor) for processor, part in parts.items() for run in _runs(part)
+        ]
+        await asyncio.gather(*storing)
 
-    async def _begin(self, run: Sequence[Stored], processor: Processor) -> asyncio.Future[None]:
-        """Begin to store items of one kind in a partition. The future is done when they are durable."""
+    async def _start_storing(self, run: Sequence[Stored], processor: Processor) -> asyncio.Future[None]:
+        """Start to store items of one kind in a partition. The future is done when they are durable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(results: Sequence[Result | None]) -> None:
@@ -202,7 +204,7 @@ def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
 
 
 _LOOK = 0.2  # seconds between two looks at a full journal
-_PATIENCE = 30.0  # seconds without room in the journal until the command gives up
+_LONGEST_WAIT = 30.0  # seconds without room in the journal until the command gives up
 
 
 class Room:
@@ -226,7 +228,7 @@ class Room:
         while (size := max([(await journal.extent()).bytes for journal in self._journals])) > self._limit:
             if size < least:
                 least, since = size, loop.time()
-            elif loop.time() - since > _PATIENCE:
+            elif loop.time() - since > _LONGEST_WAIT:
                 raise Unavailable(
                     "the journal is full ([journal] max_size), and no daemon makes room in it; when its sinks have"
                     " caught up, run the command again: it goes on where it was"
