@@ -18,7 +18,7 @@ KERNEL = {
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_690, "stores/redis": 3_940, "auth": 1_310, "attribution": 4_060, "segment": 570,
-    "sinks": 4_680, "console": 2_520, "openapi": 380, "tools": 5_210,
+    "sinks": 4_680, "console": 2_520, "openapi": 380, "tools": 5_180,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
