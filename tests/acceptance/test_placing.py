@@ -21,7 +21,7 @@ from ingestd.api.errors import CommandError
 from ingestd.api.store import key_digest, use_namespaces
 from ingestd.config import load_config
 from ingestd.hooks.loader import load_plugins
-from ingestd.plugins.tools.placing.move import TenantMove
+from ingestd.plugins.tools.placing import TenantMove
 from ingestd.storage.backends import open_backends
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
