@@ -17,7 +17,7 @@ KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test test-kernel test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types screenshots clean
+.PHONY: run demo demo-traffic install test test-kernel test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types docs screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -110,13 +110,18 @@ browser-client: .venv/installed $(SDKS)/node_modules/installed
 browser-types: .venv/installed
 	@$(BIN)/python -m scripts.browser_types
 
+# The documentation as a site, in site/.
+docs: .venv/installed
+	@$(BIN)/pip install --quiet --editable '.[docs]'
+	@$(BIN)/python -m scripts.docs_site
+
 # Pictures of the operators' page for the docs, after a change of the page.
 screenshots: .venv/installed
 	@scripts/need chromium chromium
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
+	rm -rf .venv build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'

@@ -184,7 +184,7 @@ def show(results: Results) -> None:
 
 
 def save(results: Results, seconds: int) -> None:
-    """Replace the newest run with this one; docs/performance.md has a row for every run."""
+    """Replace the newest run with this one; benchmarks/RUNS.md has a row for every run."""
     whole: dict[str, Any] = {
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "ingestd": package.__version__,
@@ -215,7 +215,7 @@ def main() -> int:
     show(results)
     if arguments.json:
         save(results, seconds)
-        print(f"saved as {NEWEST}: copy its figures to docs/performance.md")
+        print(f"saved as {NEWEST}: copy its figures to docs/performance.md and benchmarks/RUNS.md")
     failed = sum(int(each["failed"]) for slices in results.values() for each in slices)
     print(f"failed requests: {failed}")
     return 1 if failed else 0

@@ -52,15 +52,21 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """The pages by file name: the commands of ingestd and of its built-in plugins."""
+    parser = whole_parser()
+    every = [*leaves(parser)]
+    see = ".BR ingestd (1)\nhas the exit status of all commands, the environment and the files."
+    made = {f"{title(each)}.1": page(each, str(each.description), see_also=see) for each in every}
+    return {"ingestd.1": overview(parser, every), **made}
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser of `ingestd` with the commands of its built-in plugins."""
     os.environ["COLUMNS"] = "80"  # usage lines are wrapped for the terminal, and a page must not depend on it
     cli = CommandLine()
     commands.register(cli)
     plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
     register_all(plugins.manager, "register_commands", cli)
-    every = [*leaves(cli.parser)]
-    see = ".BR ingestd (1)\nhas the exit status of all commands, the environment and the files."
-    made = {f"{title(parser)}.1": page(parser, str(parser.description), see_also=see) for parser in every}
-    return {"ingestd.1": overview(cli.parser, every), **made}
+    return cli.parser
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -92,11 +92,12 @@ async def test_idle_connections_are_closed_before_connections_with_incomplete_re
         public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
         public.at(0)
         first = await callers(stack, public, 1, "127.0.0.3", HEAD)
-        public.at(1)
-        idle = await callers(stack, public, 2, "127.0.0.3", WHOLE)
-        for each in idle:
-            assert (await each.answer()).status == 200
-        public.at(2)
+        idle = []
+        for seconds in (1, 2):
+            public.at(seconds)
+            idle += await callers(stack, public, 1, "127.0.0.3", WHOLE)
+            assert (await idle[-1].answer()).status == 200
+        public.at(3)
         for each in idle:
             [new] = await callers(stack, public, 1, "127.0.0.3", HEAD)
             assert await each.is_closed()

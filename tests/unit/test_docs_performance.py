@@ -1,4 +1,4 @@
-"""The figures in docs/performance.md are those of the newest run of the benchmark."""
+"""The figures in docs/performance.md and benchmarks/RUNS.md are those of the newest run of the benchmark."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from pathlib import Path
 from benchmarks.load import BATCH
 from benchmarks.run import BATCHES, BESIDE, CASES, HALF, NEWEST, UNIT, Results, medians, to_each_other
 
-PAGE = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "performance.md").read_text()
+RUNS = (ROOT / "benchmarks" / "RUNS.md").read_text()
 RUN = json.loads(NEWEST.read_text())
 RESULTS: Results = {(each["case"], each["server"]): each["slices"] for each in RUN["results"]}
 SINGLE, BROWSER, *_ = CASES
 SQLITE, REDIS = "ingestd, SQLite", "ingestd, Redis"
 
 
-def table(section: str) -> list[list[str]]:
-    """The cells of a section's first table, without its head."""
-    rows = re.search(r"(?:^\|.*\n)+", PAGE.partition(f"\n## {section}\n")[2] if section else PAGE, re.MULTILINE)
+def table(text: str) -> list[list[str]]:
+    """The cells of the first table, without its head."""
+    rows = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert rows
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[0].splitlines()[2:]]
 
@@ -45,7 +47,7 @@ def p99_at_half(server: str) -> float:
 def test_the_first_table_is_the_newest_run() -> None:
     shown = []
     case = ""
-    for name, *cells in table(""):
+    for name, *cells in table(PAGE):
         if name.startswith("**"):
             case = name.strip("*")
             continue
@@ -65,12 +67,12 @@ def test_the_goals_stand_beside_the_newest_run() -> None:
         *(batches_to_single(server) for server in (SQLITE, REDIS)),
         *(p99_at_half(server) for server in (SQLITE, REDIS)),
     ]
-    newest = [row[2] for row in table("Goals")]
+    newest = [row[2] for row in table(PAGE.partition("\n## Goals\n")[2])]
     assert newest[: len(values)] == [rounded(value, cell) for value, cell in zip(values, newest, strict=False)]
 
 
 def test_the_newest_row_of_runs_is_the_newest_run() -> None:
-    at, *cells = table("Runs")[0]
+    at, *cells = table(RUNS)[0]
     assert at == f"{datetime.fromisoformat(RUN['at']):%-d %b, %H:%M}"
     values = [
         medians(RESULTS[SINGLE, UNIT])["CPU µs"],

@@ -1,0 +1,146 @@
+"""Builds the documentation as a site in site/; `make docs` runs it.
+
+The pages are those of docs/ and the README as the first one. Three pages are made of the code: every option
+(conf/ingestd.toml), every command (the parser of the command line) and every answer (the OpenAPI document).
+A link or an anchor that leads nowhere fails the build.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scripts.man import leaves, whole_parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "build" / "docs"
+"""The pages that the site is built from, as zensical.toml says."""
+
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
+_OPTION = re.compile(r"(?:# )?(\w+) = (.+)")
+
+
+def main() -> int:
+    make_pages(PAGES)
+    build: list[str | Path] = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    return subprocess.run(build, cwd=ROOT, check=False).returncode  # noqa: S603 - the command is the project's own
+
+
+def make_pages(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    shutil.copy(ROOT / "README.md", folder / "index.md")
+    reference = folder / "reference"
+    reference.mkdir()
+    made = {"options.md": options(), "commands.md": commands(), "answers.md": answers()}
+    for name, text in made.items():
+        (reference / name).write_text(text)
+    for page in folder.rglob("*.md"):
+        if page.parent != reference:
+            page.write_text(_LINK.sub(partial(_linked, page=page, folder=folder), page.read_text()))
+
+
+def _linked(link: re.Match[str], page: Path, folder: Path) -> str:
+    """The link as the site has it. A file of the project that is no page of the site is only named."""
+    text, target, anchor = link[1], link[2], link[3] or ""
+    if target.startswith(("https:", "http:")):
+        return link[0]
+    source = ROOT if page.name == "index.md" else (ROOT / "docs" / page.relative_to(folder)).parent
+    meant = (source / target).resolve()
+    if meant == ROOT / "conf" / "ingestd.toml":
+        meant = ROOT / "docs" / "reference" / "options.md"
+    if not meant.is_relative_to(ROOT / "docs"):
+        return text if "`" in text else f"`{meant.relative_to(ROOT)}`"
+    return f"[{text}]({os.path.relpath(folder / meant.relative_to(ROOT / 'docs'), page.parent)}{anchor})"
+
+
+def options() -> str:
+    """Every option with its default, by section: conf/ingestd.toml as a page."""
+    lines = ["# Options", ""]
+    about: list[str] = []
+    names: list[str] = []
+
+    def end_group() -> None:
+        if names:
+            lines.extend(names)
+        if about:
+            lines.extend(["", f"{'  ' if names else ''}{' '.join(about)}", ""])
+        about.clear()
+        names.clear()
+
+    for line in [*(ROOT / "conf" / "ingestd.toml").read_text().splitlines(), ""]:
+        option = _OPTION.fullmatch(line)
+        if section := re.fullmatch(r"(?:# )?(\[+[\w.\"]+\]+)", line):
+            end_group()
+            lines.extend([f"## `{section[1]}`", ""])
+        elif option:
+            unset = " (not set)" if line.startswith("#") else ""
+            names.append(f"- **`{option[1]}`** = `{option[2]}`{unset}")
+        elif line.startswith("#"):
+            if names:
+                end_group()
+            about.append(line.removeprefix("#").strip())
+        elif not line:
+            end_group()
+    return "\n".join(lines)
+
+
+def commands() -> str:
+    """The help of every command."""
+    lines = ["# Commands", ""]
+    for parser in leaves(whole_parser()):
+        lines.extend([f"## {parser.prog}", "", "```text", parser.format_help().strip(), "```", ""])
+    return "\n".join(lines)
+
+
+def answers() -> str:
+    """Every endpoint with its answers, and every event key's members: docs/openapi.json as a page."""
+    document = msgspec.json.decode((ROOT / "docs" / "openapi.json").read_bytes())
+    lines = ["# Endpoints and their answers", "", f"{document['info']['description']}", ""]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            lines.extend(
+                [f"## {method.upper()} {path}", "", f"{operation['summary']}.", "", "| status | |", "|---|---|"]
+            )
+            lines.extend(
+                f"| {status} | {_cell(answer['description'])} |" for status, answer in operation["responses"].items()
+            )
+            lines.append("")
+    lines.extend(_members(document["components"]["schemas"]))
+    return "\n".join(lines)
+
+
+def _members(schemas: dict[str, Any]) -> Iterator[str]:
+    for name, schema in schemas.items():
+        if properties := schema.get("properties"):
+            yield from [f"## {name}", "", "| member | type | |", "|---|---|---|"]
+            required = schema.get("required", [])
+            for member, rule in properties.items():
+                about = " ".join(filter(None, ["Required." if member in required else "", rule.get("description", "")]))
+                yield f"| `{member}` | {_type(rule)} | {_cell(about)} |"
+            yield ""
+
+
+def _type(rule: dict[str, Any]) -> str:
+    if "$ref" in rule:
+        name = rule["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    kinds = rule.get("type", "any")
+    return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\n(- )?", "<br>", text.removeprefix("- ").strip()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
