@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from ingestd.api.consumer import Consumer, Step
+from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import ConfigError, LeaseLost, SinkRetry, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor, Journal, Start
@@ -374,6 +374,60 @@ async def test_a_shutdown_ends_lingering(tmp_path: Path) -> None:
             await until(lambda: status.held)
             await append(backend, make_records(1))
         assert (waiting.seen, idle.seen) == ([1, 2], [2])
+
+
+class Commanded(Reader):
+    """A sink with commands of operators. `actions` are the next ones; after these come records."""
+
+    polls_commands = True
+
+    def __init__(self, *, linger: float = 0.0, then: Process | None = None) -> None:
+        super().__init__(linger=linger, then=then)
+        self.actions: list[NextAction] = []
+        self.commands = 0
+
+    async def next_action(self, state: State) -> NextAction:
+        return self.actions.pop(0) if self.actions else "records"
+
+    async def command(self, step: Step, journal: Journal) -> None:
+        self.commands += 1
+
+
+async def test_a_command_does_not_wait_for_records_that_linger(tmp_path: Path) -> None:
+    """A replay has many parts. New records that come meanwhile are delivered between them, few at a time."""
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        sink = Commanded(linger=3600.0)
+        sink.actions = ["command"] * 10
+        async with running(backend, sink, partitions=1024) as (status,):
+            await until(lambda: sink.commands == 10)
+            await until(lambda: status.processed == 1)
+
+
+@pytest.mark.logs("ingestd.consumers WARNING reader: the first write fails; it is tried again")
+async def test_records_that_wait_while_a_sink_is_paused_are_read_again_if_a_person_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    async def fail_once(records: Sequence[Record], step: Step) -> None:
+        got.append(records[0].body)
+        if len(got) == 1:
+            sink.actions = ["nothing"] * 2
+            raise SinkRetry("the first write fails")
+
+    got: list[bytes] = []
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(1))
+        (stored,) = await read_all(backend.journal)
+        sink = Commanded(then=fail_once)
+        consumers = Consumers(backend.journal, backend.store, [sink], died=lambda name, error: None, backoff=QUICK)
+        await consumers.start()
+        await until(lambda: consumers.statuses[0].paused)
+        blank = b'{"erased":true}'
+        await backend.journal.replace([(stored, blank)])
+        consumers.person_forgotten()
+        await until(lambda: len(got) == 2)
+        await consumers.stop(1)
+    assert got == [stored.body, blank]
 
 
 async def test_at_shutdown_consumers_also_read_the_records_that_others_derive(tmp_path: Path) -> None:
