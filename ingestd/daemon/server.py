@@ -28,7 +28,8 @@ from ingestd.http.listeners import SERVERS, IngestListener
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import make_ops_app
 from ingestd.observability.logs import RecentLines
-from ingestd.observability.loop_monitor import LoopMonitor, plugin_modules
+from ingestd.observability.loop_holder import plugin_modules
+from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.unusable_id_reports import UnusableIdReports
 from ingestd.pipeline.handler import Pipeline

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 690, "api": 3_860, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_400,
-    "delivery": 2_250, "storage": 1_490, "observability": 1_280, "pipeline": 2_560, "http": 3_180, "daemon": 1_890,
+    "delivery": 2_250, "storage": 1_490, "observability": 1_300, "pipeline": 2_560, "http": 3_180, "daemon": 1_890,
     "cli": 3_560, "testing": 2_720,
 }  # fmt: skip
 PLUGINS = {
