@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 770, "api": 3_760, "config": 340, "validation": 1_100, "hooks": 970, "consumers": 1_350,
+    "support": 770, "api": 3_760, "config": 340, "validation": 1_100, "hooks": 960, "consumers": 1_350,
     "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_560, "http": 3_180, "daemon": 1_960,
-    "cli": 3_560, "testing": 2_650,
+    "cli": 3_525, "testing": 2_625,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_760, "stores/redis": 3_940, "auth": 1_310, "attribution": 4_090, "segment": 570,
