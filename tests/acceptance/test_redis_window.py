@@ -199,7 +199,8 @@ def killed_between_the_commits(shop: RedisShop, orders: Orders) -> Iterator[str]
             name = orders.send(daemon)
             with locked(shop.folder / "journal.db"):
                 if not is_decided(shop, name):
-                    wait_until(lambda name=name: noted(shop, name))  # type: ignore[misc]  # mypy cannot infer it
+                    # The consumer may have met the lock before; then it tries again after half a minute at most.
+                    wait_until(lambda name=name: noted(shop, name), 60)  # type: ignore[misc]  # mypy cannot infer it
                     daemon.kill()
                     break
     assert not is_decided(shop, name)

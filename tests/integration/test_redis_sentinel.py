@@ -154,7 +154,7 @@ async def test_a_primary_that_is_cut_off_together_with_the_daemon_accepts_no_eve
 
 @LINES
 async def test_a_promoted_primary_answers_without_replicas_for_a_while(watched: WatchedRedis) -> None:
-    grace = 1.0
+    grace = 3.0  # seconds: on a busy machine the daemon learns late of its new primary
     async with opened(watched, grace=grace) as backend:
         await append(backend, "before")
         primary, replicas = watched.primary, watched.replicas

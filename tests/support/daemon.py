@@ -83,11 +83,15 @@ class Daemon:
         )
         self._taken = 0
         self._rest = b""
-        self.host, port = self._wait_for_line(r'listening for events on http://([^"]*):(\d+)("|$)').group(1, 2)
-        self.port = int(port)
-        # The operators' listener opens first, so its line has been logged already.
-        self.ops_port = int(self._wait_for_line(r'listening for operators on http://[^"]*:(\d+)("|$)')[1])
-        self._wait_for_line("ready: ")
+        try:
+            self.host, port = self._wait_for_line(r'listening for events on http://([^"]*):(\d+)("|$)').group(1, 2)
+            self.port = int(port)
+            # The operators' listener opens first, so its line has been logged already.
+            self.ops_port = int(self._wait_for_line(r'listening for operators on http://[^"]*:(\d+)("|$)')[1])
+            self._wait_for_line("ready: ")
+        except AssertionError:
+            self._stderr.close()  # else its end would fail another test
+            raise
 
     @property
     def pid(self) -> int:

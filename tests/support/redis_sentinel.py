@@ -175,9 +175,16 @@ class WatchedRedis:
     def settle(self) -> None:
         """Waits until replicas have the primary's data, and each Sentinel knows all servers and the other Sentinels."""
         count, others = len(self.servers) - 1, len(self.sentinels) - 1
+        wait_until(lambda: self._is_replicated(count), 30)
+        wait_until(lambda: all(each.knows(count, others) for each in self.sentinels), 30)
+
+    def _is_replicated(self, count: int) -> bool:
+        """Whether so many replicas have what is written to the primary now."""
         with self.primary.client() as client:
-            wait_until(lambda: bool(client.set("other", "")) and client.wait(count, 100) == count, 30)
-        wait_until(lambda: all(each.knows(len(self.servers) - 1, others) for each in self.sentinels), 30)
+            try:
+                return bool(client.set("other", "")) and client.wait(count, 100) == count
+            except redis.ResponseError:  # it has just become a replica: the Sentinels have chosen another one
+                return False
 
 
 @contextmanager
