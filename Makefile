@@ -156,6 +156,7 @@ clean:
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd
+	@scripts/need systemd-nspawn systemd-container
 	@touch $@
 
 $(BIN)/prometheus: | .venv/bin/python

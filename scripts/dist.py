@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +33,9 @@ _COMPLETIONS = {
     "zsh": "zsh/vendor-completions/_ingestd",
     "fish": "fish/vendor_completions.d/ingestd.fish",
 }
+
+# pip's own command names the folder of the build, in another form if that has a long name.
+_COMMAND = "import sys\nfrom ingestd.__main__ import main\nsys.exit(main())\n"
 
 
 def main() -> None:
@@ -118,9 +120,10 @@ def _make_relocatable(environment: Path) -> None:
     """Makes the environment one of its final path, with all modules compiled: nothing is written after that."""
     command = environment / "bin" / "ingestd"
     for script in (environment / "bin").iterdir():
-        if script != command and not script.is_symlink():
+        if not script.is_symlink():
             script.unlink()  # commands of the dependencies, and `activate`
-    command.write_text(re.sub(r"^#!.*", f"#!{PREFIX}/bin/python", command.read_text(), count=1))
+    command.write_text(f"#!{PREFIX}/bin/python\n{_COMMAND}")
+    command.chmod(0o755)
     settings = environment / "pyvenv.cfg"
     kept = [line for line in settings.read_text().splitlines() if not line.startswith("command")]
     settings.write_text("\n".join(kept) + "\n")

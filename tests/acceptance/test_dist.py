@@ -14,6 +14,8 @@ from pathlib import Path
 from string import Template
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts.dist import make_deb
 from tests.support.own_root import OwnRoot
@@ -64,7 +66,9 @@ def test_every_artefact_is_there(built: Path) -> None:
 
 
 def test_the_sbom_names_every_distribution_of_the_wheelhouse_and_the_package(built: Path) -> None:
-    document = json.loads((built / "dist" / "ingestd-9.8.7.cdx.json").read_text())
+    text = (built / "dist" / "ingestd-9.8.7.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
     assert document["metadata"]["component"]["name"] == "ingestd"
     named = {(each["name"], each["version"]) for each in [*document["components"], document["metadata"]["component"]]}
     packaged = next((built / "build" / "deb").glob("usr/lib/ingestd/lib/*/site-packages"))
@@ -95,8 +99,8 @@ def test_the_package_is_installed_run_upgraded_and_purged(built: Path, root: Own
         store_event(root, key)
     root.run("sh", "-c", "echo '# mine' >> /etc/ingestd/ingestd.toml; systemctl enable ingestd.service")
 
-    (built / "packaging" / "deb" / "ingestd.toml").write_text('# other defaults\n[store]\nurl = "sqlite:other.db"\n')
-    next((built / "build" / "deb").glob("usr/lib/ingestd/lib/*/site-packages/ingestd/__main__.py")).touch()
+    shipped = built / "packaging" / "deb" / "ingestd.toml"
+    shipped.write_text(shipped.read_text() + "# newer\n")
     root.copy(make_deb(built, "9.8.8.dev1+g1234567"), "/root/new.deb")
     root.run("dpkg", "--install", "--force-confold", "/root/new.deb")
     assert root.run("dpkg-query", "--show", "--showformat", "${Version}", "ingestd") == "9.8.8~dev1+g1234567"
@@ -112,6 +116,56 @@ def test_the_package_is_installed_run_upgraded_and_purged(built: Path, root: Own
     assert left == set()
     assert root.run("sh", "-c", "ls -d /usr/lib/ingestd /etc/ingestd /usr/share/ingestd 2>/dev/null || true") == ""
     root.run("test", "-s", "/var/lib/ingestd/main/ingestd.db")
+
+
+@pytest.mark.long
+def test_under_systemd_an_upgrade_restarts_the_daemon_and_loses_no_request(built: Path, root: OwnRoot) -> None:
+    """The Debian of this machine boots in `systemd-nspawn`, and runs UNDER_SYSTEMD."""
+    root.copy(built / "dist" / "ingestd_9.8.7_amd64.deb", "/root/old.deb")
+    root.copy(make_deb(built, "9.8.8"), "/root/new.deb")
+    units = "/etc/systemd/system"
+    service = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'sh -eux /root/checks.sh >/root/result 2>&1'\n"
+    root.write("/root/checks.sh", UNDER_SYSTEMD)
+    root.write(f"{units}/checks.service", f"[Unit]\nSuccessAction=poweroff\nFailureAction=poweroff\n{service}")
+    # Nothing else of this machine starts.
+    root.run("sh", "-c", f"rm -rf {units}/*.wants /usr/sbin/policy-rc.d; mkdir {units}/multi-user.target.wants")
+    root.run("ln", "-s", "../checks.service", f"{units}/multi-user.target.wants/")
+    root.run("ln", "-sf", "/lib/systemd/system/multi-user.target", f"{units}/default.target")
+    root.boot()
+    printed = root.run("cat", "/root/result")
+    assert printed.endswith("all checks passed"), printed
+
+
+UNDER_SYSTEMD = """
+dpkg --install /root/old.deb
+systemctl enable --now ingestd.service
+curl --silent --fail http://127.0.0.1:9464/readyz
+key=$(ingestd keys create --kind public --tenant shop --json | grep -o 'pk_[^"]*')
+send() {
+    curl --silent --max-time 20 --write-out '%{http_code}\\n' --output /dev/null \\
+        http://127.0.0.1:8080/api/v1/analytics/track -H "authorization: Bearer $key" \\
+        -d '{"key": "Page View", "anonymousId": "v", "data": {}}'
+}
+until send >/root/answers && grep 200 /root/answers; do sleep 0.1; done  # the daemon learns of the key
+set +x
+while [ ! -e /root/enough ]; do send; done >>/root/answers & sender=$!
+set -x
+first=$(systemctl show --property MainPID --value ingestd.service)
+dpkg --install /root/new.deb
+second=$(systemctl show --property MainPID --value ingestd.service)
+[ "$first" != "$second" ]
+systemctl is-active ingestd.service
+touch /root/enough
+wait $sender
+[ "$(sort -u /root/answers)" = 200 ]
+[ "$(ingestd events export --type event | wc -l)" = "$(wc -l </root/answers)" ]
+install -D -m 644 -t /etc/systemd/system/ingestd.service.d /usr/share/ingestd/outgoing.conf
+dpkg --remove ingestd
+[ "$(systemctl is-active ingestd.socket ingestd-ops.socket ingestd.service | sort -u)" = inactive ]
+dpkg --purge ingestd
+[ -z "$(find /etc /usr -xdev -name '*ingestd*')" ]
+echo all checks passed
+"""
 
 
 def instructions() -> list[tuple[str, str]]:
