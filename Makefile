@@ -7,7 +7,7 @@ SHOP_PORT ?= 8090
 # Of `make demo-traffic`: events a second, and how long; until Ctrl-C unless given.
 RATE ?= 20
 SECONDS ?=
-# Of `make dist`: the optional libraries in the wheelhouse and in the Debian package. `parquet` would add 150 MB.
+# Of `make dist`: the optional libraries in the wheelhouse and in the Debian package. `parquet` would add 170 MB.
 EXTRAS ?= bots,kafka,nats,postgres
 BIN := .venv/bin
 SDKS := tests/sdks

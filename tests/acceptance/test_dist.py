@@ -111,6 +111,11 @@ def test_the_package_is_installed_run_upgraded_and_purged(built: Path, root: Own
 
     root.run("dpkg", "--remove", "ingestd")
     assert root.run("tail", "-1", "/etc/ingestd/ingestd.toml") == "# mine"
+    # Another installation, by install-units, reads the same configuration.
+    root.run("touch", "/etc/systemd/system/ingestd.service")
+    root.run("/var/lib/dpkg/info/ingestd.postrm", "purge")
+    root.run("rm", "/etc/systemd/system/ingestd.service")
+    assert root.run("tail", "-1", "/etc/ingestd/ingestd.toml") == "# mine"
     root.run("dpkg", "--purge", "ingestd")
     left = {name for name in root.changed() - before if not name.startswith("/var/lib/ingestd/main/ingestd.db")}
     assert left == set()
