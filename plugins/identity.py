@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import Meta
 
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
+from ingestd.api.errors import BadRequest
 from ingestd.api.events import Event
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
@@ -22,12 +24,11 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
 from .lives import end_former_entries, link_life, user_life, visitor_life
-from .traits import TraitBounds, trait_fields
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["IdentityPlugin", "anonymous_profile", "user_profile"]
+__all__ = ["IdentityPlugin", "TraitBounds", "anonymous_profile", "trait_fields", "user_profile"]
 
 _TAG = 32  # hexadecimal digits
 _DAY = 86_400_000
@@ -323,3 +324,46 @@ def _link(tenant: str, anonymous_id: str) -> str:
 def _linked(tenant: str, user_id: str) -> str:
     """The value of a link: a digest of the tenant, then the user's id. The key of a link does not tell its tenant."""
     return tenant_digest(tenant) + user_id
+
+
+class TraitBounds:
+    """At most `traits` traits, and at most `size` bytes of names and JSON values."""
+
+    def __init__(self, traits: int, size: int) -> None:
+        self._traits = traits
+        self._size = size
+        self.count_dropped: Callable[[int], None] = _ignore
+        self.count_refused: Callable[[int], None] = _ignore
+
+    def check(self, traits: Mapping[str, Any]) -> None:
+        """Raises `BadRequest` if a profile cannot keep so many or so large traits."""
+        if len(traits) > self._traits:
+            raise BadRequest.of_member(
+                "/traits", f"expected at most {self._traits} traits, got {len(traits)}", "maxProperties"
+            )
+        size = sum([len(name.encode()) + len(msgspec.json.encode(value)) for name, value in traits.items()])
+        if size > self._size:
+            raise BadRequest.of_member(
+                "/traits", f"expected at most {self._size} bytes of names and values, got {size}", "size"
+            )
+
+    async def merge(self, state: State, profile: str, fields: Mapping[str, Field], ttl: int | None) -> None:
+        """Add traits to a profile, which then lives `ttl`. Beyond the bounds, its oldest traits are dropped."""
+        if fields:
+            dropped = await state.merge(profile, fields, keep=self._traits, keep_size=self._size, ttl=ttl)
+            if dropped:
+                state.on_commit(partial(self.count_dropped, dropped))
+
+    def refuse(self, state: State, fields: Mapping[str, Field]) -> None:
+        """Count traits that are not kept because the profiles of all are at their bound."""
+        if fields:
+            state.on_commit(partial(self.count_refused, len(fields)))
+
+
+def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
+    """The fields of a profile for these traits. Each value is JSON."""
+    return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
+
+
+def _ignore(_: int) -> None:
+    """Commands count nothing."""

@@ -11,19 +11,21 @@ from typing import Any
 
 from ingestd import __version__
 from ingestd.api.options import shown
-from ingestd.api.output import write_data, write_result
+from ingestd.api.output import write_data, write_json, write_result
 from ingestd.config import SECTIONS, Config
 from ingestd.delivery import read_sink_options
 from ingestd.hooks.loader import Plugin, Plugins
 from ingestd.support.terminal import printable, table
 
-__all__ = ["as_json", "as_toml", "list_plugins", "show", "to_toml"]
+__all__ = ["as_facts", "as_toml", "list_plugins", "show", "to_toml"]
 
 
 async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Print every option with its value in force. Secrets are hidden."""
-    # Both formats are data: TOML is UTF-8 by its standard, like JSON.
-    write_data([as_json(config, plugins) if arguments.json else as_toml(config, plugins)], end="")
+    if arguments.json:
+        write_json(as_facts(config, plugins))
+    else:  # data too: TOML is UTF-8 by its standard
+        write_data([as_toml(config, plugins)], end="")
 
 
 def as_toml(config: Config, plugins: Plugins) -> str:
@@ -41,7 +43,7 @@ def as_toml(config: Config, plugins: Plugins) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(config: Config, plugins: Plugins) -> str:
+def as_facts(config: Config, plugins: Plugins) -> dict[str, Any]:
     """The configuration as one JSON object. An option without a value is null. Raises `ConfigError`."""
     nested: dict[str, Any] = {}
     for (name, *rest), options in _sections(config, plugins).items():
@@ -49,7 +51,7 @@ def as_json(config: Config, plugins: Plugins) -> str:
         for each in rest:
             group = group.setdefault(each, {})
         group.update(options)
-    return json.dumps(nested, ensure_ascii=False) + "\n"
+    return nested
 
 
 def _sections(config: Config, plugins: Plugins) -> dict[tuple[str, ...], dict[str, Any]]:

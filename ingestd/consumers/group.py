@@ -111,7 +111,7 @@ class Consumers:
     @property
     def have_cursors(self) -> bool:
         """Whether all consumers have durable cursors."""
-        return all(runner.has_cursor for runner in self._runners)
+        return all(runner.reader.has_cursor for runner in self._runners)
 
     def trimmed(self, up_to: int) -> None:
         """Called after the removal of all records up to that position."""
@@ -175,7 +175,7 @@ class Consumers:
         task.cancel()
         await self._ends([task])
         await runner.close(self._grace)
-        await runner.release()
+        await runner.reader.release_cursor()
 
     async def stop(self, limit: float) -> dict[str, int]:
         """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
@@ -201,7 +201,7 @@ class Consumers:
         await self._ends(tasks)
         await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
         for runner in self._runners:
-            await runner.release()
+            await runner.reader.release_cursor()
         with suppress(Unavailable):
             await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}

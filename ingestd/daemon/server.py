@@ -26,7 +26,8 @@ from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.observability.logs import RecentLines
-from ingestd.observability.loop_monitor import LoopMonitor, plugin_modules
+from ingestd.observability.loop_holder import plugin_modules
+from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes

@@ -158,17 +158,13 @@ class Hooks:
         Plugins whose `startup` was not called or failed are skipped.
         """
         failures = []
-        for plugin, function in self._shutdown:
-            if plugin in self._waiting:
+        for call in self._shutdown:
+            if call.plugin in self._waiting:
                 continue
             try:
-                answer = function()
-                if inspect.isawaitable(answer):
-                    await answer
+                await _each([call], "shutdown")
             except Exception as error:  # noqa: BLE001 - the other plugins must be shut down, whatever one raises
-                failure = HookFailure(plugin, "shutdown")
-                failure.__cause__ = error
-                failures.append(failure)
+                failures.append(_failure_of(call, "shutdown", error))
         return failures
 
 
@@ -360,9 +356,14 @@ async def _each_in_time(chain: Sequence[_Call], hook: str, *arguments: Any) -> l
             async with asyncio.timeout(_PAGE):
                 given = await _each([call], hook, *arguments)
         except Exception as error:  # noqa: BLE001 - the page shows the other plugins, whatever one raises
-            failure = HookFailure(call.plugin, hook)
-            failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
-            answers.append((call.plugin, failure))
+            answers.append((call.plugin, _failure_of(call, hook, error)))
         else:
             answers += [(call.plugin, answer) for answer in given]
     return answers
+
+
+def _failure_of(call: _Call, hook: str, error: Exception) -> HookFailure:
+    """The failure of a hook whose other implementations are still called."""
+    failure = HookFailure(call.plugin, hook)
+    failure.__cause__ = error.__cause__ if isinstance(error, HookFailure) else error
+    return failure

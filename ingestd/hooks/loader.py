@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pluggy
 
@@ -23,14 +23,13 @@ from ingestd import __version__
 from ingestd.api import hookspecs
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError
-from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory
+from ingestd.api.hookspecs import HOOK_NAMESPACE, BackendFactory, hookspec
 from ingestd.api.intake import Intake
 from ingestd.api.options import Options
 from ingestd.api.sink import Sink, Transform
 from ingestd.config import Config
 from ingestd.support.names import hint, nearest
 
-from . import extension_specs
 from .caller import Hooks, register_all, register_each
 from .plugin_validation import (
     check_consumer,
@@ -41,6 +40,9 @@ from .plugin_validation import (
     check_sink_class,
     check_transform,
 )
+
+if TYPE_CHECKING:
+    from ingestd.http.operators import Operators
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
 
@@ -84,6 +86,14 @@ class _Offered(NamedTuple):
     point: EntryPoint
     distribution: str
     version: str
+
+
+class _ExtensionSpecs:
+    """The hooks that only extensions implement: they get the insides of the daemon, which are promised to no plugin."""
+
+    @hookspec
+    def register_routes(self, operators: Operators) -> None:
+        """Add a part to the operators' listener, once at the start: `operators.parts.append(part)`."""
 
 
 _EXTENSIONS = f"{HOOK_NAMESPACE}.extensions"
@@ -253,7 +263,7 @@ def _extensions() -> dict[str, object]:
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
-    manager.add_hookspecs(extension_specs)
+    manager.add_hookspecs(_ExtensionSpecs)
     for name, extension in _extensions().items():
         manager.register(extension, name)
     for plugin in reversed([*loaded]):  # pluggy calls the last registered plugin first

@@ -129,25 +129,17 @@ def check_transform(name: object, transform: object) -> None:
     _check_parameters(transform, f"transform {name}", ("record",), is_bound=True)
 
 
-def check_consumer(consumer: object) -> None:
+def check_consumer(consumer: Consumer) -> None:
     """Check a consumer that a plugin registers. Raises `ConfigError`."""
-    if not isinstance(consumer, Consumer):
-        if isinstance(consumer, type) and issubclass(consumer, Consumer):
-            raise ConfigError(f"register an instance, {consumer.__name__}(…), not the class {consumer.__name__}")
-        raise ConfigError(
-            f"register an instance of a subclass of ingestd.api.consumer.Consumer, not {_kind_of(consumer)}"
-        )
+    _check_instance(consumer, Consumer)
     if not isinstance(getattr(consumer, "name", None), str) or not consumer.name:
         raise ConfigError(f"the consumer {type(consumer).__name__} has no name; give it one that never changes")
     _check_coroutine_function(type(consumer), "process", ("records", "step"))
 
 
-def check_intake(intake: object, others: Iterable[Intake]) -> None:
+def check_intake(intake: Intake, others: Iterable[Intake]) -> None:
     """Check an intake that a plugin registers. Raises `ConfigError`."""
-    if not isinstance(intake, Intake):
-        if isinstance(intake, type) and issubclass(intake, Intake):
-            raise ConfigError(f"register an instance, {intake.__name__}(…), not the class {intake.__name__}")
-        raise ConfigError(f"register an instance of a subclass of ingestd.api.intake.Intake, not {_kind_of(intake)}")
+    _check_instance(intake, Intake)
     endpoint = getattr(intake, "endpoint", None)
     if not isinstance(endpoint, Endpoint):
         raise ConfigError(f"the intake {type(intake).__name__} has no endpoint; add `endpoint = Endpoint(…)`")
@@ -159,6 +151,14 @@ def check_intake(intake: object, others: Iterable[Intake]) -> None:
         )
     if not getattr(intake, "routes", ()):
         raise ConfigError(f"the intake {type(intake).__name__} has no routes; set `routes`")
+
+
+def _check_instance(value: object, base: type) -> None:
+    if isinstance(value, base):
+        return
+    if isinstance(value, type) and issubclass(value, base):
+        raise ConfigError(f"register an instance, {value.__name__}(…), not the class {value.__name__}")
+    raise ConfigError(f"register an instance of a subclass of {_kind_of(base)}, not {_kind_of(value)}")
 
 
 def _check_coroutine_function(owner: type, method: str, parameters: Collection[str]) -> None:

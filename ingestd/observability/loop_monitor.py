@@ -14,15 +14,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from types import FrameType
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
-from ingestd.api.consumer import Consumer
-from ingestd.api.sink import Sink
 from ingestd.support.periodic import TIMING
 
-__all__ = ["COLLECTOR", "CORE", "HELD", "HoldLog", "Holder", "LoopMonitor", "plugin_modules"]
+from .loop_holder import Holder, find_holder
+
+__all__ = ["COLLECTOR", "CORE", "HELD", "HoldLog", "LoopMonitor"]
 
 _log = logging.getLogger("ingestd.loop")
 
@@ -32,32 +32,12 @@ CORE = "ingestd"
 COLLECTOR = "gc"
 """Python's garbage collector."""
 
-_HOOKS = "ingestd.hooks.caller"
 _LATE = 0.04  # seconds after a missed deadline until the thread looks
 _LOOK = 0.02  # seconds between two looks
 _OVERSLEPT = 0.01  # seconds by which the monitor's thread may be late
 _BEFORE = 0.025  # seconds for which the loop had been held, on average, when a deadline passed
 _JUDGED = HELD - _BEFORE
 _QUIET = 600.0  # seconds without a hold after which a holder's count starts again at 1
-
-
-class LoadedPlugin(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-class Holder(NamedTuple):
-    """`name` is a plugin's name, `sink:NAME`, or a consumer's name. `frame` distinguishes calls."""
-
-    name: str
-    text: str
-    """The name in a log line."""
-    function: str
-    module: str
-    line: int
-    frame: FrameType
 
 
 class _Reading(NamedTuple):
@@ -68,45 +48,14 @@ class _Reading(NamedTuple):
     waited: float
     """The time spent waiting for a processor."""
 
-    def worked(self, since: _Reading, pause: float) -> float:
-        """The seconds in which the loop's thread worked, slept or waited for a system call since a reading.
 
-        `pause` is the sleep that the monitor's thread intended in between. A late look has one of two reasons: the
-        process was suspended, or the loop's thread let no other thread run, and so ran the whole time itself. Time in
-        which it waited for a processor is no time of suspension.
-        """
-        elapsed = self.at - since.at
-        awake = min(elapsed, pause + _OVERSLEPT) - (self.waited - since.waited)
-        return min(elapsed, max(self.ran - since.ran, awake))
-
-
-class _Delay(NamedTuple):
-    """The looks at the loop's stack since a missed deadline."""
-
+class _Look(NamedTuple):
     deadline: float
-    reading: _Reading
-    """The reading of the last look."""
-    holder: Holder | None = None
-    """The holder in the last look."""
-    seconds: float = 0.0
-    """The time of its call so far."""
-    longest: tuple[float, Holder | None] = (0.0, None)
-    """The longest call of a holder that is no longer there."""
-    worked: float = 0.0
-    """The time of all calls."""
-
-    def after(self, reading: _Reading, holder: Holder | None, pause: float) -> _Delay:
-        """The time since the last look counts for the holder that this look finds."""
-        worked = reading.worked(self.reading, pause)
-        is_same = (holder and holder.frame) is (self.holder and self.holder.frame)
-        return _Delay(
-            self.deadline, reading, holder, (self.seconds if is_same else 0.0) + worked,
-            self.longest if is_same else self.longest_call, self.worked + worked,
-        )  # fmt: skip
-
-    @property
-    def longest_call(self) -> tuple[float, Holder | None]:
-        return (self.seconds, self.holder) if self.holder and self.seconds > self.longest[0] else self.longest
+    before: _Reading
+    now: _Reading
+    pause: float
+    """The sleep that the monitor's thread intended between these two readings."""
+    holder: Holder | None
 
 
 class LoopMonitor:
@@ -128,7 +77,7 @@ class LoopMonitor:
         self._deadline = 0.0
         self._set = _Reading(0.0, 0.0, 0.0)
         """The reading at the moment when the deadline was set."""
-        self._delay: _Delay | None = None
+        self._looks: list[_Look] = []
         self._collecting_since = self._collected = 0.0
         self._ended = threading.Event()
         self._statistics = -1
@@ -160,27 +109,34 @@ class LoopMonitor:
                 os.close(self._statistics)
 
     def _beat(self, now: float) -> None:
-        late, delay = now - self._deadline, self._delay
-        self._delay = None  # its frame keeps objects alive
-        if delay is not None and delay.deadline == self._deadline and late >= _JUDGED:
-            self._judge(delay, late, now)
-        self._observe(max(0.0, late))
+        if self._looks:
+            taken, self._looks = self._looks, []  # looks keep frames alive, with all their objects
+            looks = [look for look in taken if look.deadline == self._deadline]
+            late = now - self._deadline
+            if looks and late >= _JUDGED:
+                self._judge(looks, late, now)
+        self._observe(max(0.0, now - self._deadline))
         self._collected = 0.0
         self._set = _read(self._statistics, now)
         self._deadline = now + TIMING.loop_monitor
 
-    def _judge(self, delay: _Delay, late: float, now: float) -> None:
+    def _judge(self, looks: Sequence[_Look], late: float, now: float) -> None:
         """Report the longest call since the deadline if it is long enough, otherwise only count the time."""
         if self._collected >= late / 2:
             self._count(COLLECTOR, self._collected)
             return
-        delay = delay.after(_read(self._statistics, now), delay.holder, _LOOK)
-        longest, holder = delay.longest_call
+        end = _read(self._statistics, now)
+        longest, holder = 0.0, None
+        for frame, group in groupby(looks, lambda look: look.holder and look.holder.frame):
+            during = [*group]
+            seconds = _spent(during, end if during[-1] is looks[-1] else during[-1].now)
+            if frame is not None and seconds > longest:
+                longest, holder = seconds, during[-1].holder
         if holder is not None and longest >= _JUDGED:
             self._count(holder.name, longest + _BEFORE)
             self._holds.report(holder, longest + _BEFORE, now)
-        elif delay.worked >= _JUDGED:
-            self._count(CORE, delay.worked + _BEFORE)
+        elif (spent := _spent(looks, end)) >= _JUDGED:
+            self._count(CORE, spent + _BEFORE)
 
     def _collecting(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
@@ -190,20 +146,20 @@ class LoopMonitor:
 
     def _watch(self, loop_thread: int) -> None:
         """The monitor's thread: look at the loop's stack after each missed deadline."""
-        pause = _LATE
+        pause, reading = _LATE, _Reading(0.0, 0.0, 0.0)
         while not self._ended.wait(pause):
             deadline, now = self._deadline, time.monotonic()
             if now - deadline < _LATE:
                 pause = max(_LOOK, deadline + _LATE - now)
                 continue
-            holder = _find_holder(sys._current_frames().get(loop_thread), self._modules())
-            delay, pause = self._delay, _LOOK
-            if delay is None or delay.deadline != deadline:
+            frame = sys._current_frames().get(loop_thread)
+            holder = find_holder(frame, self._modules())
+            del frame  # it would keep the objects on the loop's stack alive until the next look
+            before, reading = reading, _read(self._statistics, now)
+            if before.at < deadline:
                 # The loop may have run from setting the deadline to the deadline, and waited ever since.
-                delay = _Delay(deadline, _Reading(deadline, self._set.ran + TIMING.loop_monitor, self._set.waited))
-                pause = _LATE
-            self._delay = delay.after(_read(self._statistics, now), holder, pause)
-            del holder, delay  # they would keep the objects on the loop's stack alive until the next look
+                before, pause = _Reading(deadline, self._set.ran + TIMING.loop_monitor, self._set.waited), _LATE
+            self._looks.append(_Look(deadline, before, reading, pause, holder))
             pause = _LOOK
 
 
@@ -211,14 +167,16 @@ class HoldLog:
     """Logs the 1st, 2nd, 4th, 8th … hold of each holder, like the failures of a sink."""
 
     def __init__(self) -> None:
-        self._holds: dict[str, tuple[int, float]] = {}
-        """The number of holds and the time of the last one, by holder."""
+        self._counts: dict[str, int] = {}
+        self._last: dict[str, float] = {}
 
     def report(self, holder: Holder, seconds: float, now: float) -> None:
         """`now` is in seconds, by a monotonic clock."""
-        count, last = self._holds.get(holder.name, (0, now))
-        count = 1 if now - last >= _QUIET else count + 1
-        self._holds[holder.name] = count, now
+        name = holder.name
+        if now - self._last.get(name, now) >= _QUIET:
+            self._counts[name] = 0
+        self._last[name] = now
+        count = self._counts[name] = self._counts.get(name, 0) + 1
         if count & (count - 1) == 0:
             _log.warning(
                 "%s held the event loop for %.2f s in %s (%s, line %d), and everything else waited; holds lately: %d",
@@ -226,53 +184,19 @@ class HoldLog:
             )  # fmt: skip
 
 
-def plugin_modules(plugins: Iterable[LoadedPlugin]) -> Mapping[str, str]:
-    """Plugin names by module and by top-level package."""
-    found: dict[str, str] = {}
-    for plugin in plugins:
-        module = plugin.source.partition(":")[0]
-        found[module] = plugin.name
-        package = module.partition(".")[0]
-        if package != "ingestd":
-            found.setdefault(package, plugin.name)
-    return found
+def _spent(looks: Sequence[_Look], end: _Reading) -> float:
+    """The seconds in which the loop's thread worked, slept or waited for a system call during these looks.
 
-
-def _find_holder(frame: FrameType | None, modules: Mapping[str, str]) -> Holder | None:
-    """The holder in a thread's stack from its innermost frame, None for ingestd itself and libraries.
-
-    A hook takes precedence over a sink or consumer. These take precedence over a plugin's other code, such as timers.
+    A late look has one of two reasons: the process was suspended, or the loop's thread let no other thread run. In the
+    second case the loop's thread ran the whole time. Time in which it waited for a processor is no time of suspension,
+    so it counts against the time that the looks allow.
     """
-    sink = consumer = other = called = None
-    while frame is not None:
-        module, names = frame.f_globals.get("__name__", ""), frame.f_locals
-        if module == _HOOKS:
-            plugin = names.get("plugin")
-            if called is not None and isinstance(plugin, str):
-                return _holder(called, plugin, f"plugin {plugin}", str(names.get("hook", frame.f_code.co_name)))
-        else:
-            called = frame
-            is_method = frame.f_code.co_argcount > 0 and frame.f_code.co_varnames[0] == "self"
-            owner = names.get("self") if is_method else None
-            if isinstance(owner, Sink):
-                sink = _holder(frame, f"sink:{owner.name}", f"sink:{owner.name}")
-            elif isinstance(owner, Consumer):
-                consumer = _holder(frame, owner.name, owner.name)
-            elif (plugin := _plugin_of(module, modules)) is not None:
-                other = _holder(frame, plugin, f"plugin {plugin}")
-        frame = frame.f_back
-    return sink or consumer or other
-
-
-def _holder(frame: FrameType, name: str, text: str, function: str | None = None) -> Holder:
-    module = frame.f_globals.get("__name__", "")
-    return Holder(name, text, function or frame.f_code.co_name, module, frame.f_lineno, frame)
-
-
-def _plugin_of(module: str, modules: Mapping[str, str]) -> str | None:
-    while module and module not in modules:
-        module = module.rpartition(".")[0]
-    return modules.get(module)
+    begin = looks[0].before
+    elapsed = end.at - begin.at
+    most = sum(look.pause + _OVERSLEPT for look in looks)
+    if end is not looks[-1].now:
+        most += _LOOK + _OVERSLEPT
+    return min(elapsed, max(end.ran - begin.ran, min(elapsed, most) - (end.waited - begin.waited)))
 
 
 def _open_statistics() -> int:

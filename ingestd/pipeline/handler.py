@@ -24,7 +24,7 @@ from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
 from .outcomes import Answer, Outcomes
 from .own_format import OwnBatches, OwnEvents
-from .processor import Processors, Result, Storing
+from .processor import Awaited, Processors, Result
 from .request_events import Parts, RequestEvents
 from .room import SMALL, Place, is_long
 
@@ -204,9 +204,9 @@ class Pipeline:
                     with await backpressure.begin_piece(place.sender) as steps:
                         if processor.store.may_conflict:
                             steps.share = 0.5  # about a half is done when the state has been loaded
-                        storing = Storing()
-                        await storing.process(processor, parts.read(steps))
-                        stored += await storing.results
+                        awaited = Awaited()
+                        await awaited.process(processor, parts.read(steps))
+                        stored += await awaited.results
         finally:
             self.demand.want(-len(bodies))
         events.end(stored)

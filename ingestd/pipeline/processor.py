@@ -29,7 +29,7 @@ from .event_order import EventOrder
 from .resolver import Resolved, Resolver, repeated
 from .room import Backpressure
 
-__all__ = ["Processing", "Processor", "Processors", "Result", "Storing"]
+__all__ = ["Awaited", "Processing", "Processor", "Processors", "Result"]
 
 Result = Resolved | Exception
 """The result of an event, or the error that has prevented it."""
@@ -220,7 +220,7 @@ class Processing:
         self.end(results)
 
 
-class Storing(Processing):
+class Awaited(Processing):
     """Events whose caller waits for the `results`."""
 
     __slots__ = ("results",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingestd.api.events import Record
 
-from .sink_traits import SinkTraits, in_new_loop
+from .sink_traits import SinkTraits, in_new_loop, opened
 from .writes import Pause, cancelled_after
 
 __all__ = ["SinkLife"]
@@ -35,9 +35,8 @@ class SinkLife(SinkTraits):
         sink = self._make(tmp_path)
         for _ in range(3):
             batch = self._records(3)
-            await sink.open()
-            await sink.write(batch)
-            await sink.close()
+            async with opened(sink):
+                await sink.write(batch)
             written += batch
         await self._assert_holds(tmp_path, written)
 

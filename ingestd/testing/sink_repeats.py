@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .crashes import killed_after
-from .delivered_sink import span_of
-from .sink_traits import SinkTraits, in_new_loop, skip
+from .sink_traits import SinkTraits, in_new_loop, opened, skip
+from .writes import span_of
 
 __all__ = ["SinkRepeats"]
 
@@ -24,52 +24,38 @@ class SinkRepeats(SinkTraits):
         self._need_buffer(tmp_path)
         batches = [self._records(20) for _ in range(5)]
         records = [record for batch in batches for record in batch]
-        sink = self.make_sink(tmp_path)
-        await sink.open()
-        try:
+        async with opened(self.make_sink(tmp_path)) as sink:
             for batch in batches:
                 await sink.write(batch)
             await sink.flush(span_of(records))
             await self._assert_holds(tmp_path, records)
             await sink.flush(span_of(records))  # with an empty buffer
-        finally:
-            await sink.close()
         await self._assert_holds(tmp_path, records)
 
     @in_new_loop
     async def test_a_buffer_is_empty_after_a_close_and_an_opening(self, tmp_path: Path) -> None:
         """Its records come again, so they must not come twice."""
         self._need_buffer(tmp_path)
-
         dropped, kept = self._records(10), self._records(10)
         sink = self.make_sink(tmp_path)
-        await sink.open()
-        await sink.write(dropped)
-        await sink.close()
-        await sink.open()
-        try:
+        async with opened(sink):
+            await sink.write(dropped)
+        async with opened(sink):
             await sink.write(kept)
             await sink.flush(span_of(kept))
-        finally:
-            await sink.close()
         await self._assert_holds(tmp_path, kept)
 
     @in_new_loop
     async def test_records_may_be_flushed_without_a_span(self, tmp_path: Path) -> None:
         """As replays are. Some of the records are in the destination already."""
         self._need_buffer(tmp_path)
-
         known, new = self._records(10), self._records(10)
-        sink = self.make_sink(tmp_path)
-        await sink.open()
-        try:
+        async with opened(self.make_sink(tmp_path)) as sink:
             await sink.write(known)
             await sink.flush(span_of(known))
             for _ in range(2):
                 await sink.write([*known[5:], *new])
                 await sink.flush(None)
-        finally:
-            await sink.close()
         await self._assert_holds(tmp_path, [*known, *new], once=self.exactly_once)
 
     def test_a_batch_that_comes_again_after_a_crash_is_stored_once(self, tmp_path: Path) -> None:

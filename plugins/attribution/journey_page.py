@@ -92,13 +92,13 @@ async def explain(
     state = store.begin(times.now())
     tenants = await _tenants(found.query, state)
     known = await _known(found, tenants, state)
-    orders = _Orders(found)
+    # A thousand records take some milliseconds.
+    orders = await asyncio.to_thread(_orders, found)
     marks = Marks(state, 0)
     of_orders = {
         body["id"]: await marks.find(body["tenant"], body["orderId"], body["orderEventId"])
-        for body in await asyncio.to_thread(orders.read)
+        for body in orders.attributions
     }
-    # A thousand records take some milliseconds.
     seen = partial(read, exclusions=exclusions, unusable_ids=unusable_ids)
     return await asyncio.to_thread(_part, found, known, orders, marks=of_orders, seen=seen, horizon=horizon)
 
@@ -133,30 +133,26 @@ async def _touches(people: Mapping[str, Sequence[str]], state: State) -> Sequenc
     return touches
 
 
-class _Orders:
-    """The attributions of a journey with their reversals, read on another thread."""
+class _Orders(NamedTuple):
+    """The attributions to explain: of the order that was asked for, or of all orders of the person."""
 
-    def __init__(self, found: JourneyRecords) -> None:
-        self._found = found
-        self.attributions: Sequence[Mapping[str, Any]] = ()
-        self.reversals: dict[str, list[dict[str, Any]]] = {}
-        """By the id of the attribution."""
+    attributions: Sequence[Mapping[str, Any]]
+    reversals: Mapping[str, Sequence[Mapping[str, Any]]]
+    """By the id of the attribution."""
 
-    def read(self) -> Sequence[Mapping[str, Any]]:
-        """The attributions to explain: of the order that was asked for, or of all orders of the person."""
-        order, attributions = self._found.query.order, []
-        for record in self._found.records:
-            if record.type == "attribution":
-                attributions.append(record.decode())
-            elif record.type == "attribution_reversal":
-                body = record.decode()
-                self.reversals.setdefault(body["attributionId"], []).append(body)
-        self.attributions = [
-            body
-            for body in attributions
-            if order is None or recorded_id(order) == body["orderId"] or order == body["orderEventId"]
-        ]
-        return self.attributions
+
+def _orders(found: JourneyRecords) -> _Orders:
+    order, attributions = found.query.order, []
+    reversals: dict[str, list[Mapping[str, Any]]] = {}
+    for record in found.records:
+        if record.type == "attribution":
+            body = record.decode()
+            if order is None or recorded_id(order) == body["orderId"] or order == body["orderEventId"]:
+                attributions.append(body)
+        elif record.type == "attribution_reversal":
+            body = record.decode()
+            reversals.setdefault(body["attributionId"], []).append(body)
+    return _Orders(attributions, reversals)
 
 
 def _part(

@@ -20,7 +20,7 @@ from ingestd.observability.logs.recent import presentable
 from ingestd.support.record_head import read_head
 
 from .disclosure import Disclosure, shortened
-from .journeys import Turns
+from .journeys import SearchQueue
 
 __all__ = ["DeadLetterPages", "LetterBound"]
 
@@ -45,7 +45,7 @@ class DeadLetterPages:
         self._config = config
         self._disclosure = disclosure
         self._shown = Shown()
-        self._turns = Turns()
+        self._queue = SearchQueue()
 
     def show(self, shown: Shown) -> None:
         """Replace the sinks, for example after a reload."""
@@ -56,7 +56,7 @@ class DeadLetterPages:
 
         Without `sink`, it is the sink with the most dead letters. Raises `BadRequest`, `NotFound`, `Unavailable`.
         """
-        async with self._turns.turn():
+        async with self._queue.wait():
             missing = MissingPartitions(self._partitions)
             parts = await self._read_parts(missing)
             rows = [self._sink(each.sink_name, parts) for each in self._shown.sinks]

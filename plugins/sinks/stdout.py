@@ -33,7 +33,7 @@ __all__ = ["StdoutSink", "register_sinks"]
 _STDOUT = 1
 _CLOSED = "nobody reads the standard output: its pipe is closed"
 _LOOK = 100  # milliseconds between two checks whether a write to a full pipe must stop
-_PATIENCE = 1.0  # seconds that `close` waits for a write that does not end
+_WAIT = 1.0  # seconds that `close` waits for a write that does not end
 _LARGE = 1 << 20
 
 
@@ -86,7 +86,7 @@ class StdoutSink(Sink):
     async def close(self) -> None:
         self._stopping.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_WAIT):
                 if self._job is not None:
                     await asyncio.wait([self._job])
                 self._output.forget()

@@ -69,7 +69,7 @@ def _commands() -> Iterator[Command]:
     )
     yield Command(
         "partitions place",
-        f"{__name__}.placing.command:place",
+        f"{__name__}.placing:place",
         "move a tenant with all its data to another partition",
         ["ingestd partitions place shop --partition 07"],
         add_place_arguments,

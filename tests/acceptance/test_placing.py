@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ingestd.api.errors import CommandError
 from ingestd.api.store import key_digest, use_namespaces
 from ingestd.config import load_config
 from ingestd.hooks.loader import load_plugins
-from ingestd.plugins.tools.placing.move import TenantMove
+from ingestd.plugins.tools.placing import TenantMove
 from ingestd.storage.backends import open_backends
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
@@ -149,10 +148,6 @@ class Visitor:
         before = len(self.refused)
         self.send()
         return len(self.refused) > before
-
-    def is_refused_now(self) -> bool:
-        body = {"key": "Page View", "anonymousId": "other", "data": {}}
-        return self._daemons[0].post(TRACK, body, key_of(self._tenant)).status == 503
 
     def click(self, name: str) -> None:
         self.send(dispatchId=name)
@@ -289,51 +284,15 @@ def test_a_killed_move_is_ended_by_the_next_one(tmp_path: Path, cluster: RedisCl
     with shop.serve_with(2) as daemons:
         visitor = Visitor(shop, daemons, hot)
         visitor.click("mail")
-        copies: dict[str, bool] = {}
-        halts, has_moved = {"halted": True}, {"halted": True, "owned": True}
-        for number, reached in enumerate((copies, halts, has_moved)):
+        # While it copies, halts the tenant, and has moved it.
+        for number, (halted, owned) in enumerate([(False, False), (True, False), (True, True)]):
             with visitor.sending():
-                shop.kill_place(hot, number % 2, **reached)
+                shop.kill_place(hot, number % 2, halted=halted, owned=owned)
                 shop.place(hot, number % 2)
             for each in range(number + 1):
                 visitor.order(f"order-{each}", "mail")
             visitor.check()
             assert shop.partition_of(hot) == f"{number % 2:02}"
-
-
-def test_a_command_that_loses_the_store_while_the_tenant_is_refused_says_so(
-    tmp_path: Path, cluster: RedisCluster
-) -> None:
-    shop = Shops(tmp_path, cluster)
-    hot = shop.tenants[2]
-    words = ["partitions", "place", hot, "--partition", "00"]
-    with shop.serve_with(1) as daemons, ThreadPoolExecutor(1) as pool:
-        visitor = Visitor(shop, daemons, hot)
-        visitor.click("mail")
-        moving = pool.submit(run_ingestd, *words, config=shop.config)
-        wait_until(visitor.is_refused_now)
-        stopped = [node for node in cluster.running if node in cluster.primaries()]
-        for node in stopped:
-            node.signal(signal.SIGSTOP)
-        try:
-            done = moving.result()
-        finally:
-            for node in stopped:
-                node.signal(signal.SIGCONT)
-        assert done.returncode == 75
-        assert "events of the tenant may be refused. Run the command again, or place the tenant where it" in done.stderr
-        cluster.settle()
-        shop.place(hot, 0)
-        visitor.order("first", "mail")
-        visitor.check()
-
-
-def test_a_name_that_no_tenant_can_have_is_refused(tmp_path: Path, cluster: RedisCluster) -> None:
-    shop = Shops(tmp_path, cluster)
-    for name in ("", "two words"):
-        done = run_ingestd("partitions", "place", name, "--partition", "00", config=shop.config)
-        assert done.returncode == 2
-        assert "expected a name of 1 to 64 letters" in done.stderr
 
 
 def test_daemons_write_the_places_of_tenants_again_after_a_loss(tmp_path: Path, cluster: RedisCluster) -> None:

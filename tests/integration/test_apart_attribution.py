@@ -1,7 +1,8 @@
 """Attribution with the state on Redis and the journal in a file.
 
-The tests of drawn journals and of bounds run on SQLite and on Redis only. This arrangement has the state of the one and
-the journal of the other. Only its steps differ, which the tests of kills, lag and replays interrupt and repeat.
+The tests of drawn journals and of single decisions run on SQLite and on Redis only. This arrangement has the state of
+the one and the journal of the other. Only its steps differ, which the tests of kills, lag and replays interrupt and
+repeat.
 """
 
 from __future__ import annotations
@@ -14,23 +15,26 @@ from hypothesis import is_hypothesis_test
 
 from ingestd.api.backend import Backend
 from ingestd.plugins.stores.sqlite import SqliteBackend
-from tests.integration import test_attribution_bounds, test_attribution_refunds, test_redis_attribution
-from tests.integration.test_redis_attribution import arranged, on_redis
+from tests.integration import test_attribution_replay, test_attribution_rollups
+from tests.integration.test_redis_attribution import (
+    arranged,
+    on_redis,
+    test_after_a_loss_of_the_state_the_journal_gives_the_same_bytes,
+    test_redis_and_sqlite_give_the_same_bytes,
+)
 from tests.support.apart import Apart
 from tests.support.redis_server import RedisServer, redis_server
 
+__all__ = [
+    "test_after_a_loss_of_the_state_the_journal_gives_the_same_bytes",
+    "test_redis_and_sqlite_give_the_same_bytes",
+]
+
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-globals().update(
-    {
-        name: each
-        for name, each in vars(test_redis_attribution).items()
-        if name.startswith("test_")
-        and callable(each)
-        and not is_hypothesis_test(each)
-        and each.__module__ not in {test_attribution_bounds.__name__, test_attribution_refunds.__name__}
-    }
-)
+for module in (test_attribution_replay, test_attribution_rollups):
+    tests = {name: each for name, each in vars(module).items() if name.startswith("test_")}
+    globals().update({name: each for name, each in tests.items() if not is_hypothesis_test(each)})
 
 
 def apart(server: RedisServer, folder: Path) -> Backend:

@@ -198,7 +198,7 @@ def test_nothing_of_the_person_remains_and_nobody_else_changes(sent: list[Sent],
 
             look = shop.forgetting(who)
             await look.learn()
-            counted = await look.look()
+            counted = await look.count()
             assert (await shop.records(), await shop.remembered()) == (records, remembered)
             counts = await shop.forget(who)
             assert await shop.records() == expected
@@ -397,7 +397,7 @@ async def test_a_dry_run_writes_nothing_whatever_plugins_do(tmp_path: Path) -> N
         before = await shop.remembered()
         forgetting = shop.forgetting(Who("shop", visitor="va"))
         await forgetting.learn()
-        assert await forgetting.look() == Counter(things=3, sessions=1, profiles=0, records=1)  # it has taken the link
+        assert await forgetting.count() == Counter(things=3, sessions=1, profiles=0, records=1)  # it has taken the link
         assert await shop.remembered() == before
 
 
@@ -429,7 +429,7 @@ async def test_many_visitors_are_forgotten_in_several_commits(tmp_path: Path) ->
         await asyncio.gather(*(shop.send(Sent("identify", "shop", f"visitor {n}", "ua")) for n in range(450)))
         looking = shop.forgetting(Who("shop", user="ua"))
         await looking.learn()
-        assert await looking.look() == Counter(records=450, links=450, sessions=450, profiles=1)
+        assert await looking.count() == Counter(records=450, links=450, sessions=450, profiles=1)
         counts = await shop.forget(Who("shop", user="ua"))
         assert counts == Counter(records=450, links=450, sessions=450, profiles=1)
         assert not (await shop.forget(Who("shop", user="ua"))).total()

@@ -52,7 +52,7 @@ async def test_a_leader_that_is_killed_under_load_costs_no_record_no_order_and_n
         await asyncio.to_thread(_restart, second)
     finally:
         await sink.close()
-    known_reasons = "of 3 replicas in sync|no leader|do not answer|refused|closed"
+    known_reasons = "of 3 replicas in sync|no leader|do not (answer|acknowledge)|refused|closed"
     assert [each for each in writer.reasons if not re.search(known_reasons, each)] == []
     stored = await asyncio.to_thread(cluster.messages, "events")
     wanted = ids_of(writer.written)

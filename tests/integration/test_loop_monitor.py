@@ -23,7 +23,8 @@ from ingestd.api.sink import Sink
 from ingestd.delivery import SinkConsumer
 from ingestd.delivery.options import SinkOptions
 from ingestd.hooks.caller import Hooks
-from ingestd.observability.loop_monitor import Holder, HoldLog, LoopMonitor, plugin_modules
+from ingestd.observability.loop_holder import Holder, plugin_modules
+from ingestd.observability.loop_monitor import HoldLog, LoopMonitor
 
 LONG = 0.25  # seconds: well over the threshold, because the machine may be busy
 EVENT = Event(

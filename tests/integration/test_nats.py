@@ -395,7 +395,7 @@ async def test_a_cancelled_write_leaves_no_task_and_no_duplicates(server: NatsSe
 
 
 async def test_a_silent_server_is_reported(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.client._CONNECT_TIMEOUT", 0.2)
     before = asyncio.all_tasks()
     sink = make(server)
     server.signal(signal.SIGSTOP)
@@ -436,7 +436,7 @@ async def test_the_first_reachable_server_is_used(server: NatsServer) -> None:
 
 
 async def test_a_silent_jetstream_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.client._ANSWER_TIMEOUT", 0.2)
     with nats_server(tmp_path / "nats", jetstream=False) as server:
         silent = Client()
         await silent.connect(server.url)
@@ -476,7 +476,7 @@ async def test_a_server_without_jetstream_is_reported(tmp_path: Path) -> None:
     ],
 )
 async def test_a_server_that_is_not_nats_is_reported_in_time(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.nats.connection._CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr("ingestd.plugins.sinks.nats.client._CONNECT_TIMEOUT", 0.3)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)

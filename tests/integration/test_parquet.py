@@ -24,9 +24,9 @@ from ingestd.api.errors import ConfigError, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 from ingestd.plugins.sinks.parquet import ParquetSink
-from ingestd.testing.delivered_sink import span_of
 from ingestd.testing.records import make_records_of_every_type, placed
 from ingestd.testing.sinks import SinkContract, make_records
+from ingestd.testing.writes import span_of
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.disks import small_disk

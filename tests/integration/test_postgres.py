@@ -857,7 +857,7 @@ async def listening(answer: bytes | None) -> AsyncIterator[int]:
 async def test_a_server_that_answers_garbage_is_a_failure_without_the_password(
     answer: bytes, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.postgres.connection._CONNECTING", 0.3)
+    monkeypatch.setattr("ingestd.plugins.sinks.postgres.client._CONNECTING", 0.3)
 
     async with listening(answer) as port:
         url = Url(f"postgresql://user:hidden@127.0.0.1:{port}/db{more}")
@@ -870,7 +870,7 @@ async def test_a_server_that_answers_garbage_is_a_failure_without_the_password(
 
 
 async def test_a_silent_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.postgres.connection._CONNECTING", 0.1)
+    monkeypatch.setattr("ingestd.plugins.sinks.postgres.client._CONNECTING", 0.1)
     async with listening(None) as port:
         sink = PostgresSink("warehouse", PostgresSink.Options(url=Url(f"postgresql://user:hidden@127.0.0.1:{port}/db")))
         with pytest.raises(SinkRetry, match=r"did not answer within 0\.1 s"):

@@ -24,7 +24,7 @@ from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.pipeline import demand
-from ingestd.pipeline.processor import Processor, Result, Storing
+from ingestd.pipeline.processor import Awaited, Processor, Result
 from ingestd.pipeline.resolver import Resolved, Resolver
 from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
@@ -77,9 +77,9 @@ class Daemon:
 
     async def process(self, events: Sequence[Event]) -> list[Result]:
         """The results of a request, once they are durable."""
-        storing = Storing()
-        await storing.process(self._processor, list(events))
-        return await storing.results
+        awaited = Awaited()
+        await awaited.process(self._processor, list(events))
+        return await awaited.results
 
     async def store(self, event: Event) -> Resolved:
         (result,) = await self.process([event])

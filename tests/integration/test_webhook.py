@@ -20,7 +20,7 @@ from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.options import Secret, Url
 from ingestd.plugins.sinks.webhook import WebhookOptions, WebhookSink
-from ingestd.plugins.sinks.webhook.target import Target
+from ingestd.plugins.sinks.webhook.client import Target
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Reply, Shop, run_ingestd
@@ -451,7 +451,7 @@ async def test_a_write_to_a_silent_server_can_be_cancelled(url: str) -> None:
 
 
 async def test_a_connection_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.webhook.target._CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("ingestd.plugins.sinks.webhook.client._CONNECT_TIMEOUT", 0.1)
     with raw_server(b"", reads=False, hangs=True) as port:
         error = await failure(f"https://127.0.0.1:{port}/in")
         assert str(error).startswith(f"the connection to 127.0.0.1:{port} failed: Timeout during TLS handshake")

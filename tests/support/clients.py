@@ -20,11 +20,15 @@ _T = TypeVar("_T")
 
 
 def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Waits until the condition holds, and fails after `patience` seconds."""
-    deadline = time.monotonic() + patience
+    """Waits until the condition holds, and fails after `patience` seconds.
+
+    The longer it has waited, the less often it asks, because an answer costs a daemon milliseconds.
+    """
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.02)
+        waited = time.monotonic() - begun
+        assert waited < patience, "the condition did not become true in time"
+        time.sleep(min(max(waited / 10, 0.01), 0.1))
 
 
 def at_once(calls: Sequence[Callable[[], _T]]) -> list[_T]:

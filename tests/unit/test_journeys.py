@@ -30,7 +30,7 @@ from ingestd.api.journeys import (
 )
 from ingestd.config import ShowData
 from ingestd.plugins.console.disclosure import Disclosure, Names
-from ingestd.plugins.console.journeys import JourneyReader, SearchLimits, Turns
+from ingestd.plugins.console.journeys import JourneyReader, SearchLimits, SearchQueue
 from ingestd.plugins.console.journeys.people import PersonRecords
 from ingestd.plugins.console.journeys.search import JournalSearch
 from ingestd.storage.placements import Placements
@@ -252,11 +252,11 @@ def test_invisible_characters_of_callers_are_replaced_and_long_texts_cut() -> No
 
 
 async def test_one_request_works_four_wait_and_further_ones_are_refused() -> None:
-    turns, working, free = Turns(), 0, asyncio.Event()
+    turns, working, free = SearchQueue(), 0, asyncio.Event()
 
     async def work() -> None:
         nonlocal working
-        async with turns.turn():
+        async with turns.wait():
             working += 1
             assert working == 1
             try:

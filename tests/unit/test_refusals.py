@@ -15,7 +15,7 @@ from ingestd.api.events import Endpoint
 from ingestd.observability.metrics.refusals import MAX_SERIES, OTHER, RefusalCounter, RefusalLabels
 from ingestd.pipeline.batch_parser import BatchParser
 from ingestd.plugins.auth.replays import ReplayRules
-from ingestd.plugins.traits import TraitBounds
+from ingestd.plugins.identity import TraitBounds
 from ingestd.validation.validator import Validator
 
 KEY = "Gift Wrapped"

@@ -32,7 +32,7 @@ def test_the_worst_result_decides_the_exit_code_and_every_fault_is_shown(statuse
     report = Report("a.toml")
     report.add("group", [CheckResult(f"n{number}", f"text {number}", each) for number, each in enumerate(statuses)])
     code = 78 if "broken" in statuses else 75 if "unavailable" in statuses else 0
-    told = json.loads(report.json())
+    told = report.facts()
     assert report.exit_code == told["exitCode"] == code
     assert type(report.error) is {78: ConfigError, 75: Unavailable, 0: type(None)}[code]
     faults = [f"group: n{n}: text {n}" for n, each in enumerate(statuses) if each in {"unavailable", "broken"}]
@@ -40,21 +40,21 @@ def test_the_worst_result_decides_the_exit_code_and_every_fault_is_shown(statuse
     assert str(report.error) == ("; ".join(faults) if faults else "None")
     assert len(told["warnings"]) == statuses.count("warning")
     assert [each["status"] for each in told["group"]] == statuses
-    page = report.page()
+    page = "\n".join(report.lines())
     assert (page.count("FAULT: "), page.count("WARNING: ")) == (len(faults), statuses.count("warning"))
-    assert page.endswith("all is well\n") == ({*statuses} <= {"ok"})
+    assert page.endswith("all is well") == ({*statuses} <= {"ok"})
 
 
 def test_columns_are_aligned_and_a_finding_is_one_line() -> None:
     report = Report("a.toml")
     report.add("one", [CheckResult("name", "text\nof two  lines", "warning"), CheckResult("a longer name", "b")])
     report.add("three", [CheckResult("c", "d")])
-    assert report.page() == (
+    assert "\n".join(report.lines()) == (
         "ingestd check of a.toml\n"
         "one    name           WARNING: text of two lines\n"
         "       a longer name  b\n"
         "three  c              d\n"
-        "1 warning: exit 0\n"
+        "1 warning: exit 0"
     )
 
 
@@ -68,7 +68,7 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
     report.hide([None, options])
     text = f"{str.__str__(options.url)} and deep in a table"
     report.add("sinks", [CheckResult("one", text, "broken", {"said": text, "count": 1})])
-    for shown in (report.page(), report.json(), str(report.error)):
+    for shown in ("\n".join(report.lines()), json.dumps(report.facts()), str(report.error)):
         for secret in ("pass/w%40rd", "t0k3n", "deep", "in a table"):
             assert secret not in shown
         assert "https://user:***@host/?token=*** and *** ***" in shown
@@ -79,7 +79,7 @@ def test_a_blank_secret_does_not_mask_other_text(blank: str) -> None:
     report = Report("a.toml")
     report.hide(Outer(url=Url(blank), inner=(Inner(token=Secret(blank)),), grants={"erp": Secret("hidden")}))
     report.add("sinks", [CheckResult("one", "ok, hidden")])
-    assert report.page() == "ingestd check of a.toml\nsinks  one  ok, ***\nall is well\n"
+    assert "\n".join(report.lines()) == "ingestd check of a.toml\nsinks  one  ok, ***\nall is well"
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_ages_and_sizes_are_for_people() -> None:
 def test_foreign_text_steers_no_terminal(text: str) -> None:
     report = Report("a.toml")
     report.add("group", [CheckResult("name", f"said: {text}", "broken")])
-    assert all(line.isprintable() for line in report.page().split("\n"))
-    assert report.json().removesuffix("\n").isprintable()
+    assert all(line.isprintable() for line in report.lines())
+    assert json.dumps(report.facts()).isprintable()

@@ -20,7 +20,7 @@ from ingestd import __version__
 from ingestd.api.check_result import CheckResult, fault
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
-from ingestd.api.output import write, write_data
+from ingestd.api.output import write_result
 from ingestd.config import Config, find_config
 from ingestd.daemon.generation import check_intakes
 from ingestd.daemon.listening import answers_events, bind, readiness
@@ -74,10 +74,7 @@ def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoRe
 
 def _print(report: Report, *, as_json: bool) -> None:
     try:
-        if as_json:
-            write_data([report.json()], end="")
-        else:
-            write([report.page().removesuffix("\n")])
+        write_result(report.facts(), lines=report.lines(), as_json=as_json)
     finally:  # faults decide the exit code even if nobody reads the output
         error = report.error
         if error is not None:

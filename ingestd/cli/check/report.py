@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -57,16 +56,16 @@ class Report:
             return os.EX_CONFIG
         return os.EX_TEMPFAIL if self._with("unavailable") else os.EX_OK
 
-    def page(self) -> str:
+    def lines(self) -> list[str]:
         """The page: one line for each result with its group, name and text in columns."""
         rows = [
             ("" if number else group, each.name, f"{_MARKS[each.status]}{each.text}")
             for group, found in self._groups.items()
             for number, each in enumerate(found)
         ]
-        return "\n".join([f"ingestd check of {self._source}", *table(rows), self._verdict(), ""])
+        return [f"ingestd check of {self._source}", *table(rows), self._verdict()]
 
-    def json(self) -> str:
+    def facts(self) -> dict[str, Any]:
         """The JSON object: the verdict, and a list of results for each group."""
         groups = {
             group: [{"name": each.name, "status": each.status, "text": each.text, **each.facts} for each in found]
@@ -78,7 +77,7 @@ class Report:
             "faults": self._with("broken", "unavailable"),
             "warnings": self._with("warning"),
         }
-        return json.dumps({**head, **groups}) + "\n"
+        return {**head, **groups}
 
     def _verdict(self) -> str:
         faults, warnings = len(self._with("broken", "unavailable")), len(self._with("warning"))

@@ -19,35 +19,28 @@ __all__ = ["pause", "resume"]
 
 
 async def pause(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    changed, missing = await _set(arguments, config, plugins, paused=True)
-    facts = {"sink": arguments.name, "paused": True, "changed": changed}
-    write_result(facts, lines=_told(arguments.name, config, changed=changed), as_json=arguments.json)
-    missing.check(f"{arguments.name} is not paused there")
+    await _set(arguments, config, plugins, paused=True)
 
 
 async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    changed, missing = await _set(arguments, config, plugins, paused=False)
-    facts = {"sink": arguments.name, "paused": False, "changed": changed}
-    line = f"{arguments.name} {'continues where it stopped' if changed else 'was not paused'}"
-    write_result(facts, lines=[line], as_json=arguments.json)
-    missing.check(f"{arguments.name} is not resumed there")
+    await _set(arguments, config, plugins, paused=False)
 
 
-async def _set(
-    arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool
-) -> tuple[bool, MissingPartitions]:
-    """Whether that changed anything, and the partitions in which the sink goes on as before."""
-    changed = False
+async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool) -> None:
+    name, changed = arguments.name, False
     async with open_backends(config, plugins) as backends:
         missing = MissingPartitions(backends.partitions)
-        await check_configured(arguments.name, config, backends.partitions)
+        await check_configured(name, config, backends.partitions)
         for partition in backends.partitions:
             with missing.tolerating(partition):
-                changed |= await set_paused(partition.store, arguments.name, paused=paused)
-    return changed, missing
+                changed |= await set_paused(partition.store, name, paused=paused)
+    resumed = f"{name} {'continues where it stopped' if changed else 'was not paused'}"
+    lines = _paused(name, config, changed=changed) if paused else [resumed]
+    write_result({"sink": name, "paused": paused, "changed": changed}, lines=lines, as_json=arguments.json)
+    missing.check(f"{name} is not {'paused' if paused else 'resumed'} there")
 
 
-def _told(name: str, config: Config, *, changed: bool) -> Iterator[str]:
+def _paused(name: str, config: Config, *, changed: bool) -> Iterator[str]:
     yield f"{name} is {'' if changed else 'already '}paused, also after restarts, until ingestd sinks resume {name}"
     journal = config.journal
     if journal.wait_for_consumers:

@@ -206,12 +206,12 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             self._parse_held()
 
     def _parse_held(self) -> None:
-        """Parse the bytes that have been held, and read on unless more than 64 KiB are held again."""
+        """Parse the bytes that have been held, and read on unless nothing more is parsed or 64 KiB are held again."""
         if self._rest:
             self._look()
         transport = self._transport
         assert transport is not None
-        enough = self._is_holding() and len(self._rest) > _MOST_HELD
+        enough = self._is_holding() and (self._last or len(self._rest) > _MOST_HELD)
         if not enough and self.phase not in {"end", "closed"} and not transport.is_reading():
             transport.resume_reading()
         if self._ended and self.phase in {"request", "headers", "body"}:

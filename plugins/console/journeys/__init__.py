@@ -28,20 +28,20 @@ from .body import body_of
 from .people import OrderRecords, PersonRecords
 from .search import JournalSearch, SearchLimits
 
-__all__ = ["JourneyReader", "SearchLimits", "Turns"]
+__all__ = ["JourneyReader", "SearchLimits", "SearchQueue"]
 
 _MAX_WAITING = 4
 _RETRY_AFTER = 5  # seconds
 
 
-class Turns:
+class SearchQueue:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._waiting = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for the turn. Raises `Unavailable` if too many wait already."""
+    async def wait(self) -> AsyncIterator[None]:
+        """Search when the searches before it are done. Raises `Unavailable` if too many wait already."""
         if self._waiting >= _MAX_WAITING:
             raise Unavailable("Too many requests for this wait already. Try again later.", retry_after=_RETRY_AFTER)
         self._waiting += 1
@@ -82,7 +82,7 @@ class JourneyReader:
         self._unusable_ids = unusable_ids
         self._disclosure = disclosure
         self._limits = limits
-        self._turns = Turns()
+        self._queue = SearchQueue()
 
     async def render(self, query: JourneyQuery, before: int | None = None) -> bytes:
         """The journey as JSON. `before` is the position before which the search for visitors' records starts.
@@ -93,7 +93,7 @@ class JourneyReader:
         if disclosure.level == "none":
             raise Forbidden('This page shows no journeys, because of the option [ops] show_data = "none".')
         self._check(query)
-        async with self._turns.turn():
+        async with self._queue.wait():
             partition = await self._partition(query)
             journey = _Journey(partition.journal, self._unusable_ids, query, self._limits)
             leads, failed = self._sorted(await self._hooks().find_journey(query, partition.store))

@@ -21,7 +21,7 @@ from ingestd.support.periodic import TIMING
 from ..disclosure import Disclosure
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
 from .rows import row_of
-from .stream import Entry, Stream
+from .stream import Stream, StreamEntry
 from .viewer import Viewer
 
 __all__ = ["LONGEST_ID", "Arrival", "ArrivalFilter", "LiveEvents", "Source", "Viewer"]
@@ -119,7 +119,7 @@ class LiveEvents:
 
     def _begin(self, wanted: ArrivalFilter) -> Stream:
         now = asyncio.get_running_loop().time()
-        earlier: Iterator[Entry] = iter(())
+        earlier: Iterator[StreamEntry] = iter(())
         everything = self._streams.get(ArrivalFilter())
         if everything is not None:
             everything.take_sample(now)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .arrivals import Arrival, ArrivalFilter
 from .sample import Sample
 
-__all__ = ["RATE", "ArrivalOf", "Entry", "RowOf", "Stream"]
+__all__ = ["RATE", "ArrivalOf", "RowOf", "Stream", "StreamEntry"]
 
 RATE = 20.0
 """The most rows a second of events that were not refused, and as many more of refused ones."""
@@ -30,7 +30,7 @@ _Numbered = tuple[int, Arrival]
 _Place = tuple[int, int]  # the number of an event in the stream, and its index in the request
 
 
-class Entry(NamedTuple):
+class StreamEntry(NamedTuple):
     number: int
     """The number of the event among those that the filter selects."""
     arrival: Arrival
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 class Stream:
     """Runs in the event loop. `offer_all` is on the path of every request, `read` on that of viewers."""
 
-    def __init__(self, wanted: ArrivalFilter, row_of: RowOf, now: float, earlier: Iterator[Entry]) -> None:
+    def __init__(self, wanted: ArrivalFilter, row_of: RowOf, now: float, earlier: Iterator[StreamEntry]) -> None:
         """`earlier` are entries of another stream, of which this one begins with those that its filter selects."""
         self.token = secrets.token_hex(4)
         """Distinguishes the numbers of this stream from those of others."""
@@ -58,7 +58,7 @@ class Stream:
         self._others = Sample[_Numbered](RATE, _BURST)
         self._refused = Sample[_Numbered](RATE, _BURST)
         self._taken_at = now
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[StreamEntry] = deque()
         self._bytes = 0
         for entry in earlier:
             if wanted.selects(entry.arrival):
@@ -103,16 +103,16 @@ class Stream:
             self._append(number, arrival)
 
     def _append(self, number: int, arrival: Arrival) -> None:
-        entry = Entry(number, arrival, self._row_of(number, arrival))
+        entry = StreamEntry(number, arrival, self._row_of(number, arrival))
         self._entries.append(entry)
         self._bytes += entry.size
         while len(self._entries) > _KEPT or self._bytes > _KEPT_BYTES:
             self._bytes -= self._entries.popleft().size
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[StreamEntry]:
         """The entries, oldest first."""
         return iter(self._entries)
 
-    def read(self, after: int, most: int) -> list[Entry]:
+    def read(self, after: int, most: int) -> list[StreamEntry]:
         """The oldest entries behind a number, at most so many."""
         return [*islice((entry for entry in self._entries if entry.number > after), most)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..disclosure import Disclosure
-from .stream import RATE, Entry, Stream
+from .stream import RATE, Stream, StreamEntry
 
 __all__ = ["Viewer"]
 
@@ -58,7 +58,7 @@ class Viewer:
             await asyncio.wait([self.ended], timeout=_TICK)
         return self.ended.done()
 
-    def _rows(self, entries: Sequence[Entry]) -> bytes:
+    def _rows(self, entries: Sequence[StreamEntry]) -> bytes:
         self._place = entries[-1].number
         rows = b",".join([entry.row for entry in entries])
         return self._message("rows", b'{"came":%d,"rows":[%b]}' % (self._stream.came, rows))

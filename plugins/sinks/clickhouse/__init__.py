@@ -26,8 +26,8 @@ from ingestd.api.sink import Sink
 from ..columns import DataRefused, sift
 
 if TYPE_CHECKING:
+    from .client import Server
     from .rows import Row
-    from .server import Server
     from .table import Layout, Table
 
 __all__ = ["ClickHouseOptions", "ClickHouseSink", "register_sinks"]
@@ -59,7 +59,7 @@ class ClickHouseSink(Sink):
 
     def __init__(self, name: str, options: ClickHouseOptions) -> None:
         super().__init__(name, options)
-        from .server import Server  # here, because most commands do not need Tornado's client
+        from .client import Server  # here, because most commands do not need Tornado's client
         from .table import Table
 
         path = f"sinks.{name}"

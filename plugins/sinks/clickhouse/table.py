@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ingestd.api.errors import ConfigError, SinkRetry
 
-from .server import Server
+from .client import Server
 
 __all__ = ["COLUMNS", "Layout", "Table"]
 

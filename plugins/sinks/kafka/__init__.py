@@ -103,7 +103,7 @@ class KafkaSink(Sink):
 
     def _open(self, stop: Event) -> None:
         self._topics.forget()
-        self._producer.begin()  # first, because it takes half a second until it can send
+        self._producer.connect()  # first, because it takes half a second until it can send
         self._topics.reach(self._static, stop)
 
     def _write(self, batch: Sequence[Record], stop: Event) -> None:

@@ -64,19 +64,19 @@ class Producer:
         self._client: Any = None
         self._receipts: dict[str, _Receipt] = {}
         """The receipts of messages by record id, until `forget`."""
-        self._trouble: Any = None
+        self._connection_error: Any = None
         """The first error of the connections since the last acknowledgement."""
 
-    def begin(self) -> None:
+    def connect(self) -> None:
         """Connect, without waiting for it."""
         if self._client is None:
-            self._begin(producer_settings(self._options, self._batch_size))
+            self._make_client(producer_settings(self._options, self._batch_size))
 
-    def _begin(self, settings: Mapping[str, Any]) -> None:
+    def _make_client(self, settings: Mapping[str, Any]) -> None:
         from confluent_kafka import Producer as Client
 
-        self._trouble = None
-        self._client = Client({**settings, "error_cb": self._note})
+        self._connection_error = None
+        self._client = Client({**settings, "error_cb": self._note_error})
 
     def end(self) -> None:
         """Close the connections. Messages that no broker has acknowledged may arrive nevertheless."""
@@ -100,7 +100,7 @@ class Producer:
         """
         from confluent_kafka import KafkaException
 
-        self.begin()
+        self.connect()
         try:
             receipts = [self._receipts.get(message.id) or self._produce(message) for message in messages]
             self._wait(receipts, stop)
@@ -116,7 +116,7 @@ class Producer:
         """
         from confluent_kafka import KafkaException
 
-        self._begin(lone_settings(self._options))
+        self._make_client(lone_settings(self._options))
         try:
             for message in messages:
                 try:
@@ -158,9 +158,9 @@ class Producer:
                 self._client.poll(_LOOK)
                 now = time.monotonic()
                 if receipt.error is not _WAITING:
-                    heard, self._trouble = now, None
+                    heard, self._connection_error = now, None
                 elif stop.is_set() or now - heard > _QUIET or now - began > _LONGEST:
-                    raise Unacknowledged(None if self._trouble is None else plain(self._trouble))
+                    raise Unacknowledged(None if self._connection_error is None else plain(self._connection_error))
 
     def _give_up(self, fatal: Any) -> Exception:
         """End the client after an error. Returns the exception to raise."""
@@ -189,9 +189,9 @@ class Producer:
         self._receipts = {id_: receipt for id_, receipt in answered.items() if receipt.error is None}
         return [receipt.error for receipt in answered.values() if receipt.error is not None]
 
-    def _note(self, error: Any) -> None:
-        if self._trouble is None or self._trouble.code() == ALL_BROKERS_DOWN:
-            self._trouble = error
+    def _note_error(self, error: Any) -> None:
+        if self._connection_error is None or self._connection_error.code() == ALL_BROKERS_DOWN:
+            self._connection_error = error
 
 
 def _poll(client: Any, seconds: float) -> None:

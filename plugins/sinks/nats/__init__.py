@@ -19,7 +19,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import Duration, Options, PositiveDuration, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
-from .connection import Connection
+from .client import Connection
 from .messages import Message, Subject, parts
 from .servers import Servers
 from .stream import Stream

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from ingestd.api.errors import ConfigError, SinkRetry
 
-from .connection import Connection, plain
+from .client import Connection, plain
 
 if TYPE_CHECKING:
     from . import NatsOptions
@@ -78,7 +78,7 @@ class Servers:
     async def _connect_to(self, address: _Address) -> Connection:
         connection = Connection(self._make_client(), address.host_and_port, address.tls or self._all_tls)
         try:
-            await connection.begin(await self._access(address, connection))
+            await connection.connect(await self._access(address, connection))
         except BaseException as error:
             await connection.close()
             if isinstance(error, Exception):  # nats-py raises any error if the server does not speak NATS

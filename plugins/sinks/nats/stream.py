@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.api.errors import SinkFailure, SinkRetry
 
-from .connection import NOBODY, Connection
+from .client import NOBODY, Connection
 from .messages import Subject
 
 if TYPE_CHECKING:

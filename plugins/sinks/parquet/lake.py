@@ -27,7 +27,7 @@ _NAME = re.compile(r"(\d+)-(\d+)-[^/]*\.parquet")
 class Folder(Protocol):
     """A folder that has files. Paths are relative to it. All methods raise `OSError`."""
 
-    def prepare(self) -> None:
+    def connect(self) -> None:
         """Connect, or create the folder."""
 
     def check(self) -> None:
@@ -49,7 +49,7 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def prepare(self) -> None:
+    def connect(self) -> None:
         if not self._root.is_dir():
             self._root.mkdir()
             sync(self._root.parent)
@@ -106,7 +106,7 @@ class ObjectFolder:
         self._system: fs.FileSystem | None = None
         self._root = ""
 
-    def prepare(self) -> None:
+    def connect(self) -> None:
         if self._system is None:
             try:
                 self._system, self._root = _file_system(self._url, self._arguments)
@@ -115,7 +115,7 @@ class ObjectFolder:
         self._check_bucket()
 
     def check(self) -> None:
-        self.prepare()
+        self.connect()
 
     def _check_bucket(self) -> None:
         """Raise `FileNotFoundError` for a missing bucket, which looks like an empty folder otherwise."""
@@ -165,7 +165,7 @@ class Lake:
 
     def open(self) -> None:
         with self._told():
-            self._folder.prepare()
+            self._folder.connect()
             self._check_schema()
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ from ingestd.api.options import Options, Url, is_local, remote_host
 from ingestd.api.sink import Sink
 
 from ..columns import DataRefused, make_rows, sift
-from .connection import connect, disconnect
+from .client import connect, disconnect
 from .errors import told
 from .rows import Row, copy, new_rows, row_of
 from .table import Table

@@ -23,7 +23,7 @@ from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 if TYPE_CHECKING:
-    from .server import StreamOnRedis
+    from .client import StreamOnRedis
 
 __all__ = ["RedisStreamSink", "register_sinks"]
 
@@ -50,7 +50,7 @@ class RedisStreamSink(Sink):
 
     def __init__(self, name: str, options: RedisStreamOptions) -> None:
         super().__init__(name, options)
-        from .server import StreamOnRedis  # here, because importing redis-py takes a tenth of a second
+        from .client import StreamOnRedis  # here, because importing redis-py takes a tenth of a second
 
         try:
             self._stream: StreamOnRedis = StreamOnRedis(options.url, options.stream, max_length=options.max_length)

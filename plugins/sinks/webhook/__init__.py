@@ -36,7 +36,7 @@ from ingestd.api.sink import Sink
 from ingestd.support.ids import named_uuid
 
 if TYPE_CHECKING:
-    from .target import Target
+    from .client import Target
 
 __all__ = ["WebhookOptions", "WebhookSink", "register_sinks"]
 
@@ -77,7 +77,7 @@ class WebhookSink(Sink):
 
     def __init__(self, name: str, options: WebhookOptions) -> None:
         super().__init__(name, options)
-        from .target import Target  # here, because most commands do not need Tornado's client
+        from .client import Target  # here, because most commands do not need Tornado's client
 
         path = f"sinks.{name}"
         self._target: Target = Target(options, path)
@@ -124,7 +124,7 @@ class WebhookSink(Sink):
         # In a thread, because compressing and signing megabytes would hold up the event loop.
         headers, body = await asyncio.to_thread(self._content, webhook_id, bodies)
         answer = await self._target.post(headers, body)
-        from .target import REFUSALS
+        from .client import REFUSALS
 
         told = f"{self._target.host} answers {answer.status} {responses.get(answer.status, '')}".rstrip()
         if 200 <= answer.status < 300:

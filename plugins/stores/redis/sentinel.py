@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ingestd.api.check_result import CheckResult
 from ingestd.api.options import Address
 
-__all__ = ["Answer", "NewestPrimary", "SentinelPool", "Sentinels"]
+__all__ = ["NewestPrimary", "SentinelAnswer", "SentinelPool", "Sentinels"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -31,7 +31,7 @@ _PROMOTING = b"+selected-slave"
 _EVENTS = ("+selected-slave", "+switch-master", "-failover-abort-*")
 
 
-class Answer(NamedTuple):
+class SentinelAnswer(NamedTuple):
     """The answer of a Sentinel."""
 
     epoch: int
@@ -49,7 +49,7 @@ class NewestPrimary:
         self._epoch = 0
         self._confirmed_at = 0.0
 
-    def learn(self, answers: Sequence[Answer], now: float) -> bool:
+    def learn(self, answers: Sequence[SentinelAnswer], now: float) -> bool:
         """Returns whether the answers, at least one, name another primary than before."""
         epoch, before = max(answer.epoch for answer in answers), self.address
         if epoch >= self._epoch:
@@ -68,7 +68,7 @@ class Sentinels:
         self._service = service
         self._addresses = addresses
         self._clients = [aioredis.Redis(host=address.host, port=address.port, **options) for address in addresses]
-        self._answers: dict[int, Answer | str] = {}
+        self._answers: dict[int, SentinelAnswer | str] = {}
         """By Sentinel: its last answer, or its error."""
         self._newest = NewestPrimary(len(addresses))
         self._promoting_until = 0.0
@@ -112,7 +112,9 @@ class Sentinels:
             await client.connection_pool.disconnect()
 
     def describe(self) -> CheckResult:
-        count = sum(isinstance(answer, Answer) and answer.primary == self.primary for answer in self._answers.values())
+        count = sum(
+            isinstance(answer, SentinelAnswer) and answer.primary == self.primary for answer in self._answers.values()
+        )
         host, port = self.primary or ("", 0)
         text = f"{count} of {len(self._clients)} Sentinels name {host}:{port}"
         if count == len(self._clients):
@@ -156,19 +158,19 @@ class Sentinels:
             self._failed(number, ResponseError("it names no primary"))
             return
         host, port = address
-        self._answers[number] = Answer(int(facts.get("config-epoch", 0)), (_text(host), int(port)))
+        self._answers[number] = SentinelAnswer(int(facts.get("config-epoch", 0)), (_text(host), int(port)))
         self._silent_since = None
         if self._silence_told_at is not None and self._watching:
             self._silence_told_at = None
             _log.info("the Sentinels answer again")
-        answers = [answer for answer in self._answers.values() if isinstance(answer, Answer)]
+        answers = [answer for answer in self._answers.values() if isinstance(answer, SentinelAnswer)]
         if self._newest.learn(answers, time.monotonic()):
             self._promoting_until = 0.0
 
     def _failed(self, number: int, error: Exception) -> None:
         text = "it does not answer" if isinstance(error, RedisTimeoutError | TimeoutError) else str(error)
         self._answers[number] = text.rstrip(".") or type(error).__name__
-        if not self._watching or any(isinstance(answer, Answer) for answer in self._answers.values()):
+        if not self._watching or any(isinstance(answer, SentinelAnswer) for answer in self._answers.values()):
             return
         now = time.monotonic()
         if self._silent_since is None:

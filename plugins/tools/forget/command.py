@@ -66,11 +66,11 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         ]  # fmt: skip
         traces = parts[0].traces
         for each in parts:
-            each.traces.adopt(traces)
+            each.traces.learn_from(traces)
             await each.learn()
-            traces.adopt(each.traces)
+            traces.learn_from(each.traces)
         for each in parts:
-            each.traces.adopt(traces)
+            each.traces.learn_from(traces)
         others = ", ".join(sorted(traces.tenants - {tenant}))
         if others and arguments.tenant is None:
             raise CommandError(f"the journal has records of several tenants ({tenant}, {others}): choose with --tenant")
@@ -78,7 +78,7 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         if not arguments.dry_run:
             await parts[0].forget_leftovers(backends)
         for each in reversed(parts):  # the present state and records name the person, so they are forgotten last
-            counts.update(await (each.look() if arguments.dry_run else each.run()))
+            counts.update(await (each.count() if arguments.dry_run else each.run()))
         if others and tenant not in traces.tenants and not counts.total():
             raise CommandError(f"there are no records of tenant {tenant}; the journal has records of {others}")
     told = {
@@ -93,7 +93,7 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 class Forgetting:
-    """The erasure of one person: call `learn` first, then either `look` or `run`."""
+    """The erasure of one person: call `learn` first, then either `count` or `run`."""
 
     def __init__(self, hooks: Hooks, store: Store, journal: Journal, traces: Traces) -> None:
         self.erasure: str | None = None
@@ -111,7 +111,7 @@ class Forgetting:
         await self._letters.learn()
         await self._read_on()
 
-    async def look(self) -> Counter[str]:
+    async def count(self) -> Counter[str]:
         """The numbers of things to forget, by kind."""
         counts = await self._remembered()
         counts["records"] = await self._count()

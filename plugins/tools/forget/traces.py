@@ -62,7 +62,7 @@ class Traces:
         self._unnamed.update(digest for digest in visitors.digests if digest not in self._linked)
         self._linked.update(visitors.digests)
 
-    def adopt(self, others: Traces) -> None:
+    def learn_from(self, others: Traces) -> None:
         """Learn what the records of another partition tell of the person."""
         self.add(Visitors([*others._linked]))
         self._names |= dict.fromkeys(others.anonymous_ids, _ALWAYS)

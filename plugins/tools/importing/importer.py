@@ -14,7 +14,7 @@ from ingestd.api.events import Event, Record
 from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.config import Config
-from ingestd.pipeline.processor import Processor, Result, Storing
+from ingestd.pipeline.processor import Awaited, Processor, Result
 from ingestd.storage.retention import room_below
 
 from .known_records import FormerCopies, KnownRecords
@@ -140,7 +140,7 @@ class Importer:
         for each in items:
             parts.setdefault(self._processor_of(each[1].tenant), []).append(each)
         runs = [(run, processor) for processor, part in parts.items() for run in _runs(part)]
-        begun = [(run, await _begin(run, processor, self._reader.now)) for run, processor in runs]
+        begun = [(run, await _start_storing(run, processor, self._reader.now)) for run, processor in runs]
         for run, results in begun:
             for (line, item), result in zip(run, await results, strict=True):
                 self._end(line, item, result)
@@ -166,7 +166,9 @@ class Importer:
         self._fault(line, refused)
 
 
-async def _begin(run: Sequence[Stored], processor: Processor, now: int) -> asyncio.Future[Sequence[Result | None]]:
+async def _start_storing(
+    run: Sequence[Stored], processor: Processor, now: int
+) -> asyncio.Future[Sequence[Result | None]]:
     """Begin to store items of one kind in a partition. The future has their results when they are durable."""
     contents = [item.content for _, item in run]
     if isinstance(contents[0], Record):
@@ -175,9 +177,9 @@ async def _begin(run: Sequence[Stored], processor: Processor, now: int) -> async
         appends = [Append(processor.store.begin(now, event=True), record) for record in records]
         await processor.journal.append(appends, done.set_result)
         return done
-    storing = Storing()
-    await storing.process(processor, cast("list[Event]", contents))
-    return cast("asyncio.Future[Sequence[Result | None]]", storing.results)
+    awaited = Awaited()
+    await awaited.process(processor, cast("list[Event]", contents))
+    return cast("asyncio.Future[Sequence[Result | None]]", awaited.results)
 
 
 def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
@@ -197,7 +199,7 @@ def _runs(items: Sequence[Stored]) -> Iterator[list[Stored]]:
 
 
 _LOOK = 0.2  # seconds between two looks at a full journal
-_PATIENCE = 30.0  # seconds without room in the journal until the command gives up
+_LONGEST_WAIT = 30.0  # seconds without room in the journal until the command gives up
 
 
 class Room:
@@ -221,7 +223,7 @@ class Room:
         while (size := max([(await journal.extent()).bytes for journal in self._journals])) > self._limit:
             if size < least:
                 least, since = size, loop.time()
-            elif loop.time() - since > _PATIENCE:
+            elif loop.time() - since > _LONGEST_WAIT:
                 raise Unavailable(
                     "the journal is full ([journal] max_size), and no daemon makes room in it; when its sinks have"
                     " caught up, run the command again: it goes on where it was"

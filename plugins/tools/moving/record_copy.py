@@ -95,7 +95,7 @@ class RecordCopy:
         self._waiting: list[list[Record]] = [[] for _ in target]
         self._bytes = [0] * len(target)
 
-    async def begin(self) -> None:
+    async def continue_journals(self) -> None:
         """Let each journal of the target continue after the position in its mark. Raises `Unavailable`."""
         for side, mark in zip(self._target, self._marks, strict=True):
             begin = regrouping_of(mark).begin

@@ -62,7 +62,7 @@ class RegroupedCopy:
 
         The copy stays unfinished. Raises as `finish`.
         """
-        await self._begin()
+        await self._begin_marks()
         cuts, ends = await cuts_of(self._source), await ends_of(self._source)
         await self._copy_records([Cut("", lowest(cuts, ends))], set_cursors=False)
         with closing(Ledger(SINK_KINDS)) as ledger:
@@ -85,7 +85,7 @@ class RegroupedCopy:
         for cut in cuts:
             for side, position in zip(self._source, cut.positions, strict=True):
                 await refuse_unfinished_work(side, cut.consumer.removeprefix(PREFIX), position)
-        await self._begin()
+        await self._begin_marks()
         first = regrouping_of(self._marks[0])
         if max(ends) + await self._most_letters(cuts) > first.begin:
             raise CommandError(
@@ -107,7 +107,7 @@ class RegroupedCopy:
         await end_copy(self._source, self._target, source_is_unchanged)
         return compared
 
-    async def _begin(self) -> None:
+    async def _begin_marks(self) -> None:
         begin = max(await ends_of(self._source)) + _MARGIN
 
         def make() -> CopyMark:
@@ -127,7 +127,7 @@ class RegroupedCopy:
         count = sum(max(0, end - begin) for begin, end in zip(begins, cuts[-1].positions, strict=True))
         bar = ProgressBar(count, "records", quiet=self._quiet)
         run = RecordCopy(self._source, self._target, self._marks, self._learned, bar.show)
-        await run.begin()
+        await run.continue_journals()
         for cut in cuts:
             await run.copy_to(cut.positions)
             if set_cursors and cut.consumer:

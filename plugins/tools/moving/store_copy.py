@@ -49,7 +49,7 @@ class StoreCopy:
 
     async def prepare(self) -> None:
         """Copy what there is, also beside the source's daemon. The copy stays unfinished. Raises as `finish`."""
-        for source, target, mark in await self._begin():
+        for source, target, mark in await self._begin_marks():
             with closing(Ledger()) as ledger:
                 await self._copy(source, target, mark, ledger)
             compared = await compare_journals(source, target, mark.compared_to, repair=True, serving=True)
@@ -63,7 +63,7 @@ class StoreCopy:
         continues then. `source_is_unchanged` tells whether no daemon has served from the source meanwhile.
         """
         compared = []
-        for source, target, mark in await self._begin():
+        for source, target, mark in await self._begin_marks():
             with closing(Ledger()) as ledger:
                 await self._copy(source, target, mark, ledger)
                 after = 0 if may_be_blanked([mark]) else mark.compared_to
@@ -72,7 +72,7 @@ class StoreCopy:
         await end_copy(self._source, self._target, source_is_unchanged)
         return compared
 
-    async def _begin(self) -> list[tuple[Side, Side, CopyMark]]:
+    async def _begin_marks(self) -> list[tuple[Side, Side, CopyMark]]:
         marks = await begin_marks(self._source, self._target, lambda: CopyMark(self._source[0].url, times.now()))
         return [*zip(self._source, self._target, marks, strict=True)]
 

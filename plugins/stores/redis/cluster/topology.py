@@ -18,7 +18,7 @@ from ingestd.api.options import Address
 
 from ..link import explain
 
-__all__ = ["SLOTS", "Answer", "Claim", "Topology", "partition_tags", "read_answer"]
+__all__ = ["SLOTS", "Claim", "NodeAnswer", "Topology", "partition_tags", "read_answer"]
 
 SLOTS = 16_384
 _FRESH = 0.25  # seconds for which an answer serves further connections
@@ -39,7 +39,7 @@ class Claim(NamedTuple):
     """Those with data."""
 
 
-class Answer(NamedTuple):
+class NodeAnswer(NamedTuple):
     """What one node knows."""
 
     claims: Sequence[Claim]
@@ -66,7 +66,7 @@ class Topology:
         self._limit = limit
         self._make_connection = make_connection
         self._connections: dict[Address, Connection] = {}
-        self._answers: dict[Address, Answer] = {}
+        self._answers: dict[Address, NodeAnswer] = {}
         """By node: its answer in the last refresh."""
         self._failures: dict[Address, Exception] = {}
         """By node: why it did not answer in the last refresh."""
@@ -193,7 +193,7 @@ class Topology:
             if 2 * answered > len(asking):
                 until = min(until, loop.time() + _STRAGGLERS)
 
-    async def _ask(self, node: Address) -> Answer:
+    async def _ask(self, node: Address) -> NodeAnswer:
         connection = self._connections.get(node)
         if connection is None:
             connection = self.connection_to(node)
@@ -218,7 +218,7 @@ class Topology:
         return [claim for answer in self._answers.values() for claim in answer.claims]
 
 
-def read_answer(asked: Address, nodes: str, slots: Sequence[Any]) -> Answer:
+def read_answer(asked: Address, nodes: str, slots: Sequence[Any]) -> NodeAnswer:
     """The answer of a node to `CLUSTER NODES` and `CLUSTER SLOTS`.
 
     The second has the addresses that callers are to use, and the first has the epochs.
@@ -229,7 +229,7 @@ def read_answer(asked: Address, nodes: str, slots: Sequence[Any]) -> Answer:
     for first, last, primary, *replicas in slots:
         addresses = [_address(asked, each) for each in (primary, *replicas)]
         claims.append(Claim(first, last, epochs.get(primary[2].decode(), 0), addresses[0], tuple(addresses[1:])))
-    return Answer(claims, sum("slave" in words[2] for words in lines))
+    return NodeAnswer(claims, sum("slave" in words[2] for words in lines))
 
 
 def _address(asked: Address, node: Sequence[Any]) -> Address:

@@ -51,8 +51,8 @@ class Connection:
         self._closed = asyncio.Event()
         self._answering: Subscription | None = None
 
-    async def begin(self, access: Mapping[str, Any]) -> None:
-        """Connect. Passes on errors of nats-py."""
+    async def connect(self, access: Mapping[str, Any]) -> None:
+        """Passes on errors of nats-py."""
         await self._client.connect(
             f"nats://{self._address}",
             name="ingestd",

@@ -1,4 +1,4 @@
-"""The move of a tenant to another partition, beside running daemons.
+"""`ingestd partitions place`: the move of a tenant to another partition, beside running daemons.
 
 1. The map of placements says that a move has begun. The source notes which entries change from now on.
 2. The state of the tenant is copied, and what has changed meanwhile is copied again.
@@ -14,10 +14,11 @@ with another number; after that it does the rest.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -26,17 +27,21 @@ from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.contents import Contents, Entry, kind_of, namespace_of
 from ingestd.api.errors import CommandError, Unavailable, WriteConflict
+from ingestd.api.output import write_result
 from ingestd.cli.sinks.progress_bar import ProgressBar
+from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.storage.backends import QUICK_LOOK, Backends
+from ingestd.storage.backends import QUICK_LOOK, Backends, open_backends
 from ingestd.storage.placements import MAP_KEY, Move, Place, Placed, PlacementMap, put_map, read_map, unfinished
+from ingestd.support.names import nearest
 from ingestd.support.periodic import TIMING
+from ingestd.support.terminal import printable
 
-from ..moving.known_keys import HOME, KnownKeys, texts_in
-from ..moving.sink_shares import SINK_KINDS
-from ..moving.states import parts_of
+from .moving.known_keys import HOME, KnownKeys, texts_in
+from .moving.sink_shares import SINK_KINDS
+from .moving.states import parts_of
 
-__all__ = ["Moved", "TenantMove"]
+__all__ = ["Moved", "TenantMove", "place"]
 
 _OURS = HOME + 1  # the owner of the tenant's keys
 _ATTEMPTS = 20  # to change the map
@@ -324,3 +329,30 @@ async def _all_keys(contents: Contents, *, whole: bool) -> AsyncIterator[Sequenc
 
 def _renamed(key: str, namespace: int) -> str:
     return f"{kind_of(key)}@{namespace}:{key.partition(':')[2]}"
+
+
+async def place(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    tenant = arguments.tenant
+    async with open_backends(config, plugins) as backends:
+        if len(backends.partitions) == 1:
+            raise CommandError("this store has a single partition, so there is no other place for a tenant")
+        target = _index_of(arguments.partition, backends.partitions)
+        with closing(TenantMove(backends, plugins, tenant, quiet=arguments.quiet or arguments.json)) as move:
+            moved = await move.run(target)
+        name = backends.partitions[target].name
+    seconds = None if moved is None else round(moved.seconds, 3)
+    entries = None if moved is None else moved.entries
+    told = {"tenant": tenant, "partition": name, "entries": entries, "refusedSeconds": seconds}
+    text = f"{printable(tenant)} is in partition {name}"
+    if moved is not None:
+        text += f" now, with {moved.entries} entries of state; events were refused for {moved.seconds:.1f} s"
+    write_result(told, lines=[text], as_json=arguments.json)
+
+
+def _index_of(name: str, partitions: Sequence[Partition]) -> int:
+    names = [each.name for each in partitions]
+    if name in names:
+        return names.index(name)
+    near = nearest(name, names)
+    hint = f"did you mean {near}?" if near else f"the partitions are {names[0]} to {names[-1]}"
+    raise CommandError(f"there is no partition {printable(name)!r}; {hint}")

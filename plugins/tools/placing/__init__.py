@@ -1,1 +1,0 @@
-"""`ingestd partitions place`: a tenant with all its data to another partition."""
