@@ -7,6 +7,8 @@ SHOP_PORT ?= 8090
 # Of `make demo-traffic`: events a second, and how long; until Ctrl-C unless given.
 RATE ?= 20
 SECONDS ?=
+# Of `make dist`: the optional libraries in the wheelhouse and in the Debian package. `parquet` would add 170 MB.
+EXTRAS ?= bots,kafka,nats,postgres
 BIN := .venv/bin
 SDKS := tests/sdks
 KAFKA := tests/kafka
@@ -17,7 +19,7 @@ KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run demo demo-traffic install test test-kernel test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types docs screenshots clean
+.PHONY: run demo demo-traffic install test test-kernel test-long check lint types bench hostile soak growth man openapi surface browser-client browser-types docs dist screenshots clean
 
 run: install
 	-@scripts/need curl curl
@@ -115,13 +117,19 @@ docs: .venv/installed
 	@$(BIN)/pip install --quiet --editable '.[docs]'
 	@$(BIN)/python -m scripts.docs_site
 
+# What a release offers for download, in dist/: sdist, wheel, wheelhouse, SBOM, Debian package.
+dist: .venv/installed
+	@$(BIN)/pip install --quiet --editable '.[dist]'
+	@test -x /usr/bin/python3 && /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || scripts/need - python3-venv
+	@$(BIN)/python -m scripts.dist --extras '$(EXTRAS)'
+
 # Pictures of the operators' page for the docs, after a change of the page.
 screenshots: .venv/installed
 	@scripts/need chromium chromium
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
+	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -148,6 +156,7 @@ clean:
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd
+	@scripts/need systemd-nspawn systemd-container
 	@touch $@
 
 $(BIN)/prometheus: | .venv/bin/python
