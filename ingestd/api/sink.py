@@ -1,4 +1,4 @@
-"""The contract of a sink, a destination of records. A sink is one short file; see docs/writing-plugins.md."""
+"""The contract of a sink, a destination of records. A sink is one short file; see docs/sink-contract.md."""
 
 from __future__ import annotations
 

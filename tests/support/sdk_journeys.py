@@ -65,7 +65,7 @@ def journey(name: str, *, has_category: bool) -> list[Call]:
 
 
 def record_of(call: Call) -> dict[str, Any]:
-    """The summary of the record that a call leaves, by the table of docs/sdks.md.
+    """The summary of the record that a call leaves, by the table of docs/intakes.md.
 
     `userId` and `anonymousId` are those of the call, or None.
     """
