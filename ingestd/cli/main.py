@@ -19,7 +19,7 @@ import logging
 import sys
 from pathlib import Path
 
-from ingestd.api.errors import ConfigError, IngestdError
+from ingestd.api.errors import ConfigError
 from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.daemon.exit_codes import exit_code
 from ingestd.hooks.caller import register_all
@@ -49,7 +49,7 @@ def main() -> int:
         if isinstance(error, BrokenPipeError) and reader_is_gone():  # the reader, such as head, has ended
             return 0
         code = exit_code(error)
-        if code == 1 and not isinstance(error, IngestdError):
+        if code is None:
             raise
         cause = error.__cause__ if code == 1 else None  # of a task that has died, only the cause has a useful traceback
         log.error("%s", error, exc_info=cause)  # noqa: TRY400

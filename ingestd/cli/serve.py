@@ -27,7 +27,7 @@ async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     try:
         await Server(config, plugins, read=read, shared=arguments.shared).run()
     except BaseException as error:
-        _leave_soon(exit_code(error))
+        _leave_soon(exit_code(error) or 1)
         raise
     _leave_soon(0)
 

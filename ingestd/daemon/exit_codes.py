@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 
-from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 
-__all__ = ["disk_is_full", "exit_code"]
+__all__ = ["exit_code"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_SQLITE_FULL = 13
+_SQLITE_CODES = {13: os.EX_TEMPFAIL, 11: os.EX_CONFIG, 26: os.EX_CONFIG}  # full; damaged; not a database
 
 
-def exit_code(error: BaseException) -> int:
-    if isinstance(error, Unavailable | OSError) or disk_is_full(error):
+def exit_code(error: BaseException) -> int | None:
+    """A full disk and a damaged file count wherever an error was raised from theirs. None for an unexpected error."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return os.EX_TEMPFAIL
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if code in _SQLITE_CODES:
+            return _SQLITE_CODES[code]
+    if isinstance(error, Unavailable | OSError):
         return os.EX_TEMPFAIL
-    return os.EX_CONFIG if isinstance(error, ConfigError) else 1
+    if isinstance(error, ConfigError):
+        return os.EX_CONFIG
+    return 1 if isinstance(error, IngestdError) else None
 
 
-def disk_is_full(error: BaseException | None) -> bool:
-    """Whether a full disk has caused the error."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if (isinstance(error, OSError) and error.errno in _FULL) or getattr(
-            error, "sqlite_errorcode", 0
-        ) == _SQLITE_FULL:
-            return True
+        yield error
         error = error.__cause__
-    return False

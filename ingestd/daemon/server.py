@@ -370,7 +370,7 @@ class Server:
         error = raised[1] if isinstance(raised[1], Exception) else None
         if stop.start is not None:
             stop.start.uncancel()  # limits of time do not work in a task that is being cancelled
-        code = 0 if error is None else exit_code(error)
+        code = 0 if error is None else exit_code(error) or 1
         for failure in await self._generation.plugins.hooks.shutdown(
             lambda plugin: self._waits.wait(
                 f"waits for the shutdown of plugin {plugin}", limit=TIMING.plugin_shutdown, code=code
