@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 
 __all__ = ["main"]
@@ -13,6 +14,8 @@ def main() -> int:
     # Most objects of a start are modules, which stay. Searching them for garbage would add half the time of a start,
     # and another fifth at the end.
     gc.set_threshold(500_000)
+    if "serve" in sys.argv:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # until the daemon can reload; by default it kills
     try:
         from ingestd.support.streams import prepare_streams
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["check_redis_url", "unknown_option"]
 
-_FORMS = "expected redis://host:port/db, rediss://host:port/db or unix:///path/of/socket"
+_FORMS = "expected redis://host:port/db or rediss://host:port/db or unix:///path/of/socket"
 
 
 def check_redis_url(url: str) -> None:

@@ -119,7 +119,7 @@ def send_all(demo: Demo, summary: Summary, arguments: argparse.Namespace) -> Non
         status, answer = send(connection, demo, message)
         if not summary.answers:
             sys.stdout.write(
-                f"Sending to http://{demo.address}. Watch it: http://{demo.ops_address}/  Stop with Ctrl-C.\n"
+                f"Sending to http://{demo.address}  Watch it: http://{demo.ops_address}/  Stop with Ctrl-C.\n"
             )
         summary.add(message, status, answer)
         now = time.monotonic()

@@ -56,7 +56,11 @@ def pages() -> dict[str, str]:
     every = [*leaves(parser)]
     see = ".BR ingestd (1)\nhas the exit status of all commands, the environment and the files."
     made = {f"{title(each)}.1": page(each, str(each.description), see_also=see) for each in every}
-    return {"ingestd.1": overview(parser, every), **made}
+    for group in groups(parser):
+        below = [each for each in every if each.prog.startswith(f"{group.prog} ")]
+        made[f"{title(group)}.1"] = overview(group, str(group.description), below, see_also=see)
+    texts = {"exit_status": items(EXIT_STATUS), "environment": items(ENVIRONMENT), "files": items(FILES)}
+    return {"ingestd.1": overview(parser, "customer-event ingestion for e-commerce", every, **texts), **made}
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -79,23 +83,28 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
         yield parser
 
 
-def overview(whole: argparse.ArgumentParser, every: list[argparse.ArgumentParser]) -> str:
-    """The page that lists all commands."""
+def groups(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all groups of commands."""
+    for action in parser._actions:
+        for below in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            if any(isinstance(each, argparse._SubParsersAction) for each in below._actions):
+                yield below
+                yield from groups(below)
+
+
+def overview(
+    whole: argparse.ArgumentParser, description: str, every: list[argparse.ArgumentParser], **sections: str
+) -> str:
+    """The page of a group, or of all commands. It lists them."""
     usage = whole.format_usage().removeprefix("usage: ").rstrip()
     parser = argparse.ArgumentParser(
         prog=whole.prog, usage=usage, description=whole.description, epilog=whole.epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", help="show the version and exit")
+    if whole.prog == "ingestd":
+        parser.add_argument("--version", action="version", help="show the version and exit")
     listed = {f"{title(command)}(1)": str(command.description) for command in every}
-    return page(
-        parser,
-        "customer-event ingestion for e-commerce",
-        commands=items(listed),
-        exit_status=items(EXIT_STATUS),
-        environment=items(ENVIRONMENT),
-        files=items(FILES),
-    )
+    return page(parser, description, commands=items(listed), **sections)
 
 
 def page(parser: argparse.ArgumentParser, description: str, **sections: str) -> str:

@@ -89,6 +89,9 @@ class Commands(Protocol):
         help of the option `--json`; without a text the command has none. `ingestd.api.output` prints the result.
         """
 
+    def describe(self, group: str, help: str) -> None:
+        """Say in the help what a group of commands is for."""
+
 
 # Registration: called once when the plugins are loaded, and at each reload for sinks and intakes. Raising stops the
 # start.

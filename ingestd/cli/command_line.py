@@ -96,6 +96,11 @@ class CommandLine:
             if command.add_arguments is not None:
                 command.add_arguments(parser)
 
+    def describe(self, group: str, help: str) -> None:
+        self._add_group(group)
+        self._groups[group].description = help
+        self._show_group(group)
+
     def _add(
         self, group: str, name: str, help: str, examples: Sequence[str], json: str, **defaults: Any
     ) -> argparse.ArgumentParser:
@@ -122,8 +127,13 @@ class CommandLine:
     def _add_parser(self, group: str, name: str, help: str, **options: Any) -> _Parser:
         parser: _Parser = self._commands[group].add_parser(name, help=help, **options)
         if group:
-            self._headings[group].help = ", ".join(self._commands[group].choices)
+            self._show_group(group)
         return parser
+
+    def _show_group(self, group: str) -> None:
+        """Show the group in the help of the level above it."""
+        texts = [self._groups[group].description, ", ".join(self._commands[group].choices)]
+        self._headings[group].help = ": ".join(text for text in texts if text)
 
 
 def _run(target: str, arguments: argparse.Namespace, config: Config, plugins: Plugins) -> Any:

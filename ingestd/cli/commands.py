@@ -18,9 +18,20 @@ WITHOUT_CONFIGURATION = {"install-units", "reload"}
 ANY_CONFIGURATION = {"completion"}
 """Commands that use the configuration only for its plugins' commands. They also run if it is faulty or missing."""
 
+_GROUPS = {
+    "config": "show the configuration",
+    "store": "copy, check and mend the store",
+    "partitions": "show and move what the partitions of the store have",
+    "sinks": "show and control the delivery to sinks",
+    "sinks dead-letters": "show, repeat or delete the records that a sink has refused",
+    "plugins": "show the plugins",
+}
+
 
 def register(cli: CommandLine) -> None:
     cli.add_all(_commands(cli))
+    for group, sentence in _GROUPS.items():
+        cli.describe(group, sentence)
 
 
 def _commands(cli: CommandLine) -> Iterator[Command]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import sys
 from pathlib import Path
 
-from ingestd.api.errors import ConfigError, IngestdError, Unavailable
+from ingestd.api.errors import ConfigError
 from ingestd.config import Config, find_config, load_config, parse_config
+from ingestd.daemon.exit_codes import exit_code
 from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
@@ -38,8 +38,6 @@ __all__ = ["main"]
 
 log = logging.getLogger("ingestd")
 
-EX_TEMPFAIL, EX_CONFIG = os.EX_TEMPFAIL, os.EX_CONFIG
-
 
 def main() -> int:
     """Run one command and return its exit code."""
@@ -47,17 +45,15 @@ def main() -> int:
     set_up_logs(serving="serve" in argv)
     try:
         return _main(argv)
-    except ConfigError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message is enough, here and below
-        return EX_CONFIG
-    except (Unavailable, OSError) as error:
+    except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_is_gone():  # the reader, such as head, has ended
             return 0
-        log.error("%s", error)  # noqa: TRY400
-        return EX_TEMPFAIL
-    except IngestdError as error:  # an error of a command, or a task that has died
-        log.error("%s", error, exc_info=error.__cause__)  # noqa: TRY400 - only its cause has a useful traceback
-        return 1
+        code = exit_code(error)
+        if code is None:
+            raise
+        cause = error.__cause__ if code == 1 else None  # of a task that has died, only the cause has a useful traceback
+        log.error("%s", error, exc_info=cause)  # noqa: TRY400
+        return code
     except KeyboardInterrupt:
         return 130
     finally:

@@ -7,8 +7,8 @@ import os
 import threading
 from pathlib import Path
 
-from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.config import Config, load_config
+from ingestd.daemon.exit_codes import exit_code
 from ingestd.daemon.server import Server
 from ingestd.hooks.loader import Plugins
 from ingestd.observability.logs import configure_logs
@@ -27,7 +27,7 @@ async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     try:
         await Server(config, plugins, read=read, shared=arguments.shared).run()
     except BaseException as error:
-        _leave_soon(_exit_code(error))
+        _leave_soon(exit_code(error) or 1)
         raise
     _leave_soon(0)
 
@@ -37,10 +37,3 @@ def _leave_soon(code: int) -> None:
     leaving = threading.Timer(_LEAVE, os._exit, [code])
     leaving.daemon = True
     leaving.start()
-
-
-def _exit_code(error: BaseException) -> int:
-    """The exit code of an error, as in `main`."""
-    if isinstance(error, ConfigError):
-        return os.EX_CONFIG
-    return os.EX_TEMPFAIL if isinstance(error, Unavailable | OSError) else 1

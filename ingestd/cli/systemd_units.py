@@ -69,7 +69,7 @@ async def install_units(arguments: argparse.Namespace, config: Config, plugins: 
         if not arguments.dry_run:
             for each in wanted:
                 _write(each)
-    except OSError as error:
+    except (PermissionError, NotADirectoryError, FileNotFoundError) as error:
         raise CommandError(f"{error.filename}: {error.strerror}; run this command as root") from None
     write([*_told(wanted, dry=arguments.dry_run), *warning, *_next_steps(wanted, arguments)])
 

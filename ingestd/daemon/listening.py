@@ -60,9 +60,8 @@ def listen(
     server.add_sockets(sockets)
     for sock in sockets:
         host, port = sock.getsockname()[:2]
-        shown = f"[{host}]" if sock.family == socket.AF_INET6 else host
-        origin = ", a socket passed by systemd" if inherited else ""
-        _log.info("listening for %s on http://%s:%d%s", what, shown, port, origin)
+        origin = " (a socket passed by systemd)" if inherited else ""
+        _log.info("listening for %s on http://%s%s", what, Address(host, port), origin)
     return Address(*sockets[0].getsockname()[:2])
 
 

@@ -8,12 +8,11 @@ loop after WATCHDOG_USEC.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from ingestd.support.periodic import TIMING, every
 
@@ -83,19 +82,9 @@ class Notifier:
 
     # Repeated messages
 
-    @contextlib.asynccontextmanager
-    async def extend_start_timeout(self, status: str) -> AsyncIterator[None]:
-        """Wraps a part of the start that may take long. systemd waits as long as the event loop runs."""
-        extending = asyncio.ensure_future(self._extend(status))
-        try:
-            yield
-        finally:
-            extending.cancel()
-
-    async def _extend(self, status: str) -> None:
-        while self._socket is not None:
-            self._tell(_status(status), f"EXTEND_TIMEOUT_USEC={_microseconds(_EXTENSION)}")
-            await asyncio.sleep(_EXTENSION / 3)
+    def extend(self, status: str) -> None:
+        """Have systemd wait for a start or a stop for 30 more seconds."""
+        self._tell(_status(status), f"EXTEND_TIMEOUT_USEC={_microseconds(_EXTENSION)}")
 
     async def keepalive(self, describe: Callable[[float], str]) -> None:
         """Feed the watchdog and update the status. Never returns.

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -36,9 +37,11 @@ from ingestd.pipeline.room import Backpressure
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery
+from ingestd.support.periodic import TIMING
 from ingestd.support.unusable_ids import UnusableIds
 
 from .clocks import Clocks
+from .exit_codes import exit_code
 from .forgotten import Forgotten
 from .generation import Generation, first_generation
 from .health import Health
@@ -49,6 +52,7 @@ from .reload import Parts, Reload
 from .run_file import RunState, hold_run_file
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
+from .waits import Waits
 
 __all__ = ["Server", "TaskDied"]
 
@@ -75,6 +79,7 @@ class Server:
         self._generation = first_generation(config, plugins)
         self._read = read
         self.notifier = Notifier()
+        self._waits = Waits(self.notifier)
         self._metrics = Metrics()
         self.registry: CollectorRegistry = self._metrics.registry
         self._backends = Backends(config, plugins)
@@ -127,18 +132,31 @@ class Server:
         Raises `ConfigError`, `OSError`, `TaskDied`.
         """
         loop = asyncio.get_running_loop()
-        self._stop = Shutdown()
+        self._stop = Shutdown(self._tell_stopping)
+        self._stop.start = asyncio.current_task()
         reload = asyncio.Event()
         handlers = {signal.SIGTERM: self._stop.request, signal.SIGINT: self._stop.request, signal.SIGHUP: reload.set}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked_to_stop)  # called beside the loop's handler, and while the loop is held
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
         try:
             await self._serve(self._stop, reload)
+        except asyncio.CancelledError:
+            if not self._stop.requested:
+                raise
+            await self._stop.wait()
+            log.info("stopped before the start has ended")
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by default it would kill a daemon that is about to end
             self.notifier.close()
+
+    def _asked_to_stop(self, number: int, frame: object) -> None:
+        if self._stop is not None and self._stop.start is not None and self._waits.stopped_at is None:
+            self._waits.stopped_at = time.monotonic()
 
     async def _serve(self, stop: Shutdown, reload: asyncio.Event) -> None:
         generation, metrics = self._generation, self._metrics
@@ -149,12 +167,14 @@ class Server:
             stack.enter_context(_collecting(self._lines))
             run_file = hold_run_file(self._run_state)
             stack.callback(run_file.release)
-            async with self.notifier.extend_start_timeout("starting: opening the store"):
+            async with self._waits.wait("starting: opening the store"):
                 await self._backends.open(serving=True)
             stack.push_async_callback(self._backends.close)
             stack.push_async_callback(self._cancel_tasks)
             clocks = self._look_after_itself()
-            stack.push_async_callback(self._shut_plugins_down)  # before the start: one of several plugins may fail
+            stack.push_async_exit(
+                partial(self._shut_plugins_down, stop)
+            )  # before the start: one of several plugins may fail
             await self._start_plugins()
             backpressures = _backpressures(config.http, len(self.partitions))
             consumers = PartitionConsumers(
@@ -201,7 +221,7 @@ class Server:
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
             self._tell_ready(ingest, health)
-            stack.callback(self._tell_stopping)
+            stop.start = None
             for part in self._operators:
                 stack.callback(part.close)
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
@@ -333,7 +353,9 @@ class Server:
     async def _start_plugins(self) -> None:
         """Start all plugins. From then on, a loss of data calls them."""
         try:
-            await self._generation.plugins.hooks.startup(self)
+            await self._generation.plugins.hooks.startup(
+                self, waits=lambda plugin: self._waits.wait(f"waits for plugin {plugin}", limit=TIMING.plugin_startup)
+            )
         except HookFailure as failure:
             cause = failure.__cause__
             log.error("%s", failure, exc_info=cause)  # noqa: TRY400 - the traceback is that of the plugin
@@ -344,9 +366,18 @@ class Server:
         for loss in self._losses:
             self.watch(loss.run(), name="recovery of lost data")
 
-    async def _shut_plugins_down(self) -> None:
-        for failure in await self._generation.plugins.hooks.shutdown():
-            log.error("%s", failure, exc_info=failure.__cause__)
+    async def _shut_plugins_down(self, stop: Shutdown, *raised: object) -> None:
+        error = raised[1] if isinstance(raised[1], Exception) else None
+        if stop.start is not None:
+            stop.start.uncancel()  # limits of time do not work in a task that is being cancelled
+        code = 0 if error is None else exit_code(error) or 1
+        for failure in await self._generation.plugins.hooks.shutdown(
+            lambda plugin: self._waits.wait(
+                f"waits for the shutdown of plugin {plugin}", limit=TIMING.plugin_shutdown, code=code
+            )
+        ):
+            cause = failure.__cause__
+            log.error("%s: %r", failure, cause, exc_info=None if isinstance(cause, Unavailable) else cause)
 
     async def _cancel_tasks(self) -> None:
         tasks = list(self._tasks)

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,6 +41,14 @@ class HookFailure(IngestdError):
 class _Call(NamedTuple):
     plugin: str
     function: Callable[..., Any]
+
+
+Waits = Callable[[str], AbstractAsyncContextManager[object]]
+"""Limits the call of a hook, by the name of the plugin."""
+
+
+def _without_limit(plugin: str) -> AbstractAsyncContextManager[object]:
+    return nullcontext()
 
 
 class Hooks:
@@ -90,12 +99,15 @@ class Hooks:
             if not _chain(manager, name):
                 raise ConfigError(f"plugins.enabled: no plugin implements {name}, so no event could be accepted")
 
-    async def startup(self, daemon: Daemon, only: Collection[str] | None = None) -> None:
+    async def startup(
+        self, daemon: Daemon, only: Collection[str] | None = None, *, waits: Waits = _without_limit
+    ) -> None:
         """Call `startup` of all plugins, or of these."""
         for call in self._startup:
             if only is not None and call.plugin not in only:
                 continue
-            await _call_all([call], "startup", daemon)
+            async with waits(call.plugin):
+                await _call_all([call], "startup", daemon)
             self._waiting.discard(call.plugin)
 
     async def take_over(self, predecessors: Mapping[str, object], daemon: Daemon) -> None:
@@ -152,7 +164,7 @@ class Hooks:
             counts.update(answer)
         return counts
 
-    async def shutdown(self) -> list[HookFailure]:
+    async def shutdown(self, waits: Waits = _without_limit) -> list[HookFailure]:
         """Call every implementation, and return the failures.
 
         Plugins whose `startup` was not called or failed are skipped.
@@ -162,7 +174,8 @@ class Hooks:
             if call.plugin in self._waiting:
                 continue
             try:
-                await _each([call], "shutdown")
+                async with waits(call.plugin):
+                    await _each([call], "shutdown")
             except Exception as error:  # noqa: BLE001 - the other plugins must be shut down, whatever one raises
                 failures.append(_failure_of(call, "shutdown", error))
         return failures

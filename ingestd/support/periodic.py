@@ -46,6 +46,8 @@ class Timing:
 
     # Further times, by which others wait for a daemon
     next_action: float = 0.8
+    plugin_shutdown: float = 10.0
+    plugin_startup: float = 120.0
     ownership_silence: float = 10.0
     redis_cursor: float = 0.5
     redis_heartbeat: float = 1.5
@@ -55,6 +57,7 @@ class Timing:
     redis_slot_repair: float = 60.0
     sink_commands: float = 0.4
     viewer_lingers: float = 10.0
+    wait_told: float = 2.0
 
 
 TIMING = Timing()

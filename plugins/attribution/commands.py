@@ -34,6 +34,7 @@ _PAGE = 500
 
 
 def register(commands: Commands) -> None:
+    commands.describe("attribution", "show how orders are attributed to campaigns")
     parser = commands.add(
         "attribution",
         "show",

@@ -26,6 +26,7 @@ __all__ = ["create", "list_keys", "register", "revoke", "rotate"]
 
 
 def register(commands: Commands) -> None:
+    commands.describe("keys", "create, list, renew and revoke the keys of callers")
     parser = commands.add(
         "keys",
         "create",

@@ -26,6 +26,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
+    commands.describe("events", "write the stored events to standard output, or store events of files")
 
 
 def _commands() -> Iterator[Command]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
@@ -122,14 +125,44 @@ def test_what_cannot_be_backed_up_or_restored(tmp_path: Path) -> None:
     done = run_ingestd("store", "restore", str(other), config=shop.config)
     assert done.returncode == 78
     assert "file is not a database" in done.stderr
-    content = bytearray(shop.database.read_bytes())
-    content[3 * 4096 : 4 * 4096] = b"\xff" * 4096
-    other.write_bytes(content)
-    assert "is damaged" in refused(shop, "restore", str(other))
     assert refused(shop, "backup", str(tmp_path / "none" / "x.db")).endswith(
         "No such file or directory; the owner of the store must be able to write there"
     )
     assert [*tmp_path.glob("*.partial")] == []
+
+
+@pytest.mark.parametrize("damage", ["a page", "the first page", "the second half", "cut"])
+def test_damage_has_one_code_and_one_form_in_every_command(damage: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        session(daemon, shop, "visitor")
+    content = bytearray(shop.database.read_bytes())
+    size, page = len(content), b"\xff" * 4096
+    match damage:
+        case "a page":
+            content[3 * 4096 : 4 * 4096] = page
+        case "the first page":
+            content[:4096] = page
+        case "the second half":
+            content[size // 8192 * 4096 :] = page * (size // 4096 - size // 8192)
+        case _:
+            del content[size // 2 :]
+    damaged, other = tmp_path / "damaged.db", f"sqlite:{tmp_path / 'other.db'}"
+    damaged.write_bytes(content)
+    read = ["--set", f"store.url=sqlite:{damaged}"]
+    for command in (
+        ["store", "restore", str(damaged)],
+        ["store", "backup", str(tmp_path / "backup.db"), *read],
+        ["store", "copy", "--from", f"sqlite:{damaged}", "--to", other],
+        ["store", "compare", "--from", f"sqlite:{damaged}", "--to", f"sqlite:{shop.database}"],
+        ["events", "export", *read],
+        ["serve", *read],
+    ):
+        done = run_ingestd(*command, config=shop.config)
+        if command[0] in {"events", "serve"} and damage in {"a page", "the second half"} and done.returncode == 0:
+            continue  # it need not read that part of the file
+        assert done.returncode == 78, (command, done.stderr)
+        assert re.search(r"ERROR ingestd: .*\bis damaged: ", done.stderr.splitlines()[-1]), (command, done.stderr)
 
 
 def test_other_stores_have_their_own_tools(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_both_listeners_use_the_sockets_of_their_names_instead_of_their_addresse
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", number))
         assert init.stop() == 0
-    assert f"listening for events on http://127.0.0.1:{events.getsockname()[1]}, a socket passed by systemd" in init.log
+    assert (
+        f"listening for events on http://127.0.0.1:{events.getsockname()[1]} (a socket passed by systemd)" in init.log
+    )
 
 
 def test_two_sockets_with_one_name_are_both_served(tmp_path: Path, sockets: Sockets) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import resource
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -133,6 +135,46 @@ def go_through(fault: Fault, shop: Shop, reason: str) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path, megabytes=4):
         go_through(full_disk, Shop(tmp_path), "full")
+
+
+COMMANDS = [
+    ["store", "backup", "{disk}/backup.db"],
+    ["store", "restore", "{free}/backup.db"],
+    ["store", "copy", "--from", "sqlite:{free}/backup.db", "--to", "sqlite:{disk}/copy.db"],
+    ["keys", "create", "--kind", "public", "--tenant", "shop"],
+    ["events", "import", "{free}/records", "--format", "record", "--errors", "{disk}/errors"],
+    ["sinks", "pause", "archive"],
+    ["sinks", "replay", "archive", "--from", "2h", "--no-wait"],
+    ["forget", "--tenant", "shop", "--anonymous", "visitor"],
+    ["install-units", "--prefix", sys.prefix, "--directory", "{disk}/units"],
+    ["check"],
+]
+
+
+@pytest.mark.parametrize("pages", [0, 1, 14], ids=["full", "a page is free", "the log does not fit"])
+def test_every_command_that_finds_the_disk_full_may_be_tried_again(pages: int, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with small_disk(disk, megabytes=4):
+        shop = Shop(disk)
+        with shop.serve() as daemon:
+            assert daemon.post("/track", event("visitor"), shop.public.id).status == 200
+        shop.command("store", "backup", str(tmp_path / "backup.db"))
+        (tmp_path / "records").write_text("{}\n" * 5_000)
+        with full_disk(shop):
+            ballast = disk / "ballast"
+            for command in COMMANDS:
+                with ballast.open("ab", buffering=0) as file:  # commands have taken pages, or removed their files
+                    while _writes(file):
+                        pass
+                    file.truncate(ballast.stat().st_size - 4096 * pages)
+                done = run_ingestd(*[each.format(disk=disk, free=tmp_path) for each in command], config=shop.config)
+                if pages and done.returncode == 0:
+                    continue  # it needed no more than that
+                assert done.returncode == 75, (command, done.stderr)
+                last = done.stderr.splitlines()[-1]
+                assert re.search("full|No space left on device|disk I/O error|free on the disk", last)
+                assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("was_used", [False, True])

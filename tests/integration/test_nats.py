@@ -678,7 +678,7 @@ async def test_with_required_tls_a_server_without_tls_and_login_is_refused(serve
         ({"url": "nats://"}, "url: expected"),
         ({"url": "nats://host:4222/events"}, "url: expected nats://"),
         ({"url": "nats://host:hunter2"}, "url: expected nats://host:port with a number as the port"),
-        ({"url": "nats://hunter2@host"}, "url: expected nats://user:password@host, or nats://:token@host"),
+        ({"url": "nats://hunter2@host"}, "url: expected nats://user:password@host or nats://:token@host"),
         ({"url": "nats://:hunter2#x@host"}, "url: expected nats://host:port with a number as the port"),
         ({"url": "nats://u:hunter2/@host"}, "url: expected nats://host:port with a number as the port"),
         ({"servers": ["nats://a", "nats://b"]}, "url: give either url or servers"),

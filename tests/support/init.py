@@ -109,6 +109,10 @@ class Init:
         self.wait_until(lambda: self.count("READY=1") > already or len(self.ends) > ended)
         assert self.count("READY=1") > already, f"exit {self.ends[-1]}:\n{self.log}"
 
+    def begin(self) -> None:
+        """Starts the daemon, which is not ready yet."""
+        self._spawn()
+
     def run(self) -> int:
         """Starts the daemon, waits until it ends without a signal, and returns the exit code."""
         ended = len(self.ends)

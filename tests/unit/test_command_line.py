@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import pkgutil
+import re
 import shlex
 from collections.abc import Iterator
 from functools import partial
@@ -73,6 +74,14 @@ def test_a_command_and_all_its_arguments_are_explained(name: str) -> None:
     assert [action.dest for action in parser._actions if not action.help] == []
     metavars = [action.metavar for action in parser._actions if action.nargs != 0 and not action.choices]
     assert all(isinstance(metavar, str) and metavar.upper() == metavar for metavar in metavars), metavars
+
+
+@pytest.mark.parametrize("name", sorted({*PARSERS} - {*COMMANDS, "ingestd"}))
+def test_the_help_says_what_a_group_is_for(name: str) -> None:
+    above, _, word = name.rpartition(" ")
+    sentence = PARSERS[name].description
+    assert sentence
+    assert re.search(rf"\b{word}\s+{re.escape(sentence)}: ", " ".join(PARSERS[above].format_help().split()))
 
 
 def test_a_group_shows_an_example_of_each_of_its_commands() -> None:

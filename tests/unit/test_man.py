@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
 import pytest
 
 from scripts.man import FOLDER, pages
-from tests.unit.test_command_line import COMMANDS
+from tests.unit.test_command_line import COMMANDS, PARSERS
 
 
 def test_the_pages_agree_with_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     kept = {page.name: page.read_text() for page in FOLDER.iterdir()}
     assert kept == pages(), "run `make man`"
-    assert {*kept} == {"ingestd.1"} | {f"{name.replace(' ', '-')}.1" for name in COMMANDS}
+    assert {*kept} == {f"{name.replace(' ', '-')}.1" for name in PARSERS}
+
+
+def test_the_page_of_a_group_says_what_it_is_for_and_lists_its_commands() -> None:
+    page = (FOLDER / "ingestd-sinks.1").read_text().replace("\\-", "-")
+    assert "show and control the delivery to sinks" in page
+    below = [f"{name.replace(' ', '-')}(1)" for name in COMMANDS if name.startswith("ingestd sinks ")]
+    assert len(below) > 5
+    assert re.findall(r"ingestd-sinks\S*\(1\)", page) == below
 
 
 def test_the_pages_have_the_examples_and_the_options() -> None:

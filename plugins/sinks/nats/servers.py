@@ -131,7 +131,7 @@ class _Address(NamedTuple):
         if parts.scheme not in {"nats", "tls"} or not parts.hostname or rest:
             raise ValueError("expected nats://host:4222 or tls://host:4222")
         if parts.username and parts.password is None:  # a token as a user name would be shown
-            raise ValueError("expected nats://user:password@host, or nats://:token@host")
+            raise ValueError("expected nats://user:password@host or nats://:token@host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(f"{host}:{port}", parts.scheme == "tls", user, password)

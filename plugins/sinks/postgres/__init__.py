@@ -56,8 +56,8 @@ def check_url(url: str, option: str) -> None:
         good = False
     if not good:
         raise ConfigError(
-            f"{option}: expected postgresql://user:password@host:port/database;"
-            " in a password, write / ? # @ : % and letters beyond ASCII as %2F …"
+            f"{option}: expected postgresql://user:password@host:port/database"
+            " (in a password, write / ? # @ : % and letters beyond ASCII as %2F …)"
         )
 
 

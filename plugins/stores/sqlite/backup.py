@@ -62,7 +62,7 @@ def _beside(file: Path) -> Iterator[Path]:
     """A temporary file in the same folder, for its owner only."""
     try:
         descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=".partial", dir=file.parent)
-    except OSError as error:
+    except (PermissionError, FileNotFoundError, NotADirectoryError) as error:
         raise CommandError(f"{file}: {error.strerror}; the owner of the store must be able to write there") from None
     os.close(descriptor)
     try:
@@ -83,13 +83,12 @@ def _copy(source: Path, copy: Path) -> None:
                 target.execute("PRAGMA journal_mode = DELETE")  # one file: no log beside it
                 faults = [text for (text,) in target.execute("PRAGMA integrity_check(5)") if text != "ok"]
     except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CORRUPT:
-            raise CommandError(f"{source} is damaged: {error}") from None
-        raise open_error(error, source) from error
+        full = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL
+        raise open_error(error, copy if full else source) from error
     if not version:
         raise ConfigError(f"{source}: no database of ingestd")
     if faults:
-        raise CommandError(f"{source} is damaged: {'; '.join(faults)}")
+        raise ConfigError(f"{source} is damaged: {'; '.join(' '.join(faults).splitlines())}")
     sync(copy)
 
 

@@ -17,7 +17,8 @@ import aiosqlite
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNeeded
 
 __all__ = [
-    "MIGRATIONS", "Connection", "check_version", "connect", "is_row_fault", "open_error", "snapshot", "transaction",
+    "MIGRATIONS", "Connection", "check_version", "connect", "is_damage", "is_row_fault", "open_error", "snapshot",
+    "transaction",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -192,9 +193,15 @@ def is_row_fault(error: Exception) -> bool:
     return not isinstance(error, MemoryError)
 
 
+def is_damage(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
 def open_error(error: sqlite3.Error, path: Path) -> IngestdError:
     """An error while opening: `Unavailable` if it can pass, else `ConfigError`."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _TRANSIENT:
         return Unavailable(f"{path}: {error}")
+    if is_damage(error):
+        return ConfigError(f"{path} is damaged: {error}")
     return ConfigError(f"{path}: cannot be opened: {error}")

@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from ingestd.api.errors import Unavailable
 
-from .connection import Connection, connect
+from .connection import Connection, connect, is_damage
 from .upgrade import prepare
 
 __all__ = ["Connections"]
@@ -124,4 +124,6 @@ def _there(connection: Connection | None) -> Connection:
 
 
 def _unavailable(error: Exception) -> Unavailable:
+    if is_damage(error):
+        return Unavailable(f"The store is damaged: {error}.")
     return Unavailable(f"The store cannot be read or written at the moment: {error}.")

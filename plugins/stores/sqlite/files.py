@@ -29,7 +29,7 @@ def locate(url: str, base: Path) -> Path:
     match = re.fullmatch(r"sqlite:(?:///?(?=/))?([^?#]+)", url)
     if match is None or match[1].startswith("//") or match[1].endswith("/"):
         raise ConfigError(
-            f"{url!r}: expected sqlite:///absolute/path.db, or sqlite:path.db relative to the configuration"
+            f"{url!r}: expected sqlite:///absolute/path.db or sqlite:path.db relative to the configuration"
         )
     return (base / match[1]).resolve()  # resolved: one file has one lock, through whatever link it is opened
 

@@ -19,7 +19,7 @@ from .topology import Topology
 
 __all__ = ["ClusterUrl", "SlotPool", "make_topology", "parse_cluster_url"]
 
-_FORM = "expected redis+cluster://host:port,host:port/, or rediss+cluster:// with TLS"
+_FORM = "expected redis+cluster://host:port,host:port/ or rediss+cluster:// with TLS"
 
 _Find = Callable[[], Awaitable[Address]]
 
