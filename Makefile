@@ -13,6 +13,7 @@ BIN := .venv/bin
 SDKS := tests/sdks
 KAFKA := tests/kafka
 SETUP := setup.cfg pyproject.toml
+TESTS := $(shell find ingestd tests -name '*.py' -not -path '*/node_modules/*')
 NOT_KERNEL := apart clickhouse kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
 	redis_failover redis_sentinel
 KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_alike sessions shutdown
@@ -33,19 +34,19 @@ demo-traffic: .venv/installed
 
 install: .venv/installed
 
-test: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
+test: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
 	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
-	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
 
 # What every shop runs: no browsers, SDKs, clusters, installations, and no servers of sinks.
-test-kernel: .venv/installed-for-tests
+test-kernel: .venv/compiled-for-tests
 	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/installed-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
-	$(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
+test-long: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
+	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 check: lint types test
 
@@ -157,6 +158,11 @@ clean:
 	@scripts/need openssl openssl
 	@scripts/need systemd-analyze systemd
 	@scripts/need systemd-nspawn systemd-container
+	@touch $@
+
+# Else each of the processes of a run would compile all tests and ingestd itself, at the same time.
+.venv/compiled-for-tests: .venv/installed-for-tests $(TESTS)
+	@$(BIN)/pytest --collect-only -qq >.venv/collected || { cat .venv/collected; exit 1; }
 	@touch $@
 
 $(BIN)/prometheus: | .venv/bin/python

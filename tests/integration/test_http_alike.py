@@ -19,7 +19,6 @@ from ingestd.config import HttpOptions
 from tests.support.door import open_door
 from tests.support.spoilt_http import pieces, spoilt_stream
 
-STREAMS = 2000
 AT_ONCE = 50
 PATIENCE = 30.0
 
@@ -107,8 +106,9 @@ def reason(stream: bytes, fast: list[Answer], tornado: list[Answer], *, reset: b
     return next((why for why, holds in reasons.items() if holds), "")
 
 
+@pytest.mark.parametrize("streams", [700, pytest.param(5000, marks=pytest.mark.long)])
 async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int
 ) -> None:
     monkeypatch.setattr("ingestd.http.app._HELD_BACK", 0.05)
     chance = random.Random(6)
@@ -121,15 +121,15 @@ async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(
         open_door(tmp_path / "tornado", server="tornado", options=OPTIONS) as tornado,
     ):
         watching = [asyncio.ensure_future(each.connections.watch()) for each in (fast, tornado)]
-        for _ in range(STREAMS // AT_ONCE):
-            streams = [spoilt_stream(chance) for _ in range(AT_ONCE)]
-            cut = [list(pieces(chance, stream)) for stream in streams]
+        for _ in range(streams // AT_ONCE):
+            some = [spoilt_stream(chance) for _ in range(AT_ONCE)]
+            cut = [list(pieces(chance, stream)) for stream in some]
             found = await asyncio.gather(
-                *(answers(fast.port, [stream]) for stream in streams),
+                *(answers(fast.port, [stream]) for stream in some),
                 *(answers(fast.port, parts) for parts in cut),
                 *(answers(tornado.port, parts) for parts in cut),
             )
-            for at, stream in enumerate(streams):
+            for at, stream in enumerate(some):
                 (whole, _), (in_pieces, lost), (theirs, reset) = found[at::AT_ONCE]
                 assert (whole, False) == (in_pieces, lost), stream
                 why = "" if whole == theirs else reason(stream, whole, theirs, reset=reset)
@@ -141,5 +141,5 @@ async def test_any_bytes_get_the_same_answers_from_both_servers_in_any_pieces(
         for each in (fast, tornado):
             assert each.connections.buffered == 0
             assert each.counted("failed") is None
-    assert alike > STREAMS * 0.85
+    assert alike > streams * 0.85
     assert {*statuses} == {200, 204, 400, 404, 405, 413, 415, 431}

@@ -30,7 +30,7 @@ class Daemons:
         self.backends = backends
         self._cluster = cluster
         self.senders = {
-            name: Senders([backend.backends[number] for backend in backends], 2, pause=0.02)
+            name: Senders([backend.backends[number] for backend in backends], 2, pause=0.04)
             for number, name in enumerate(partition.name for partition in backends[0].partitions)
         }
 

@@ -16,8 +16,8 @@ from ingestd.api.journal import Append, IdempotencyKey
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.testing.backends import append_each
 
-from .journals import read_all, running, until
-from .senders import LONG, NOW
+from .journals import running, until
+from .senders import LONG, NOW, stored
 
 __all__ = ["Taker", "calling"]
 
@@ -95,13 +95,13 @@ async def calling(backends: Sequence[RedisBackend]) -> AsyncIterator[None]:
         following = [asyncio.create_task(_follow(backend, taken)) for backend in backends]
         yield
         await callers.end()
-        last = await backends[0].journal.last()
+        last = (await stored(backends[0]))[-1].position
         await until(lambda: max(each.position for each in taken) == last, LONG)
         for task in following:
             task.cancel()
         ended = await asyncio.gather(*following, return_exceptions=True)
         assert all(isinstance(each, asyncio.CancelledError) for each in ended)
-    journal = [each.decode() for each in await read_all(backends[0].journal)]
+    journal = [each.decode() for each in await stored(backends[0])]
     ids: defaultdict[str, set[str]] = defaultdict(set)
     for each in taken:
         ids[each.decode()["messageId"]].add(each.decode()["id"])

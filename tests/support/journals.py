@@ -33,11 +33,12 @@ async def read_all(journal: Journal) -> list[Record]:
 
 
 async def until(condition: Callable[[], object], patience: float = 10.0) -> None:
-    """Waits until a condition holds, and fails after `patience` seconds."""
-    deadline = asyncio.get_running_loop().time() + patience
+    """Waits until a condition holds, and fails after `patience` seconds. It asks less often after a while."""
+    begun = asyncio.get_running_loop().time()
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "the condition does not become true"
-        await asyncio.sleep(0.005)
+        waited = asyncio.get_running_loop().time() - begun
+        assert waited < patience, "the condition does not become true"
+        await asyncio.sleep(min(max(waited / 20, 0.005), 0.02))
 
 
 @asynccontextmanager

@@ -40,6 +40,12 @@ class RedisCluster:
     def __init__(self, nodes: Sequence[RedisServer], primaries: int) -> None:
         self.nodes = nodes
         self._count = primaries
+        # A connection takes longer than most questions, and tests ask all nodes until they agree.
+        self._clients = {node: node.client() for node in nodes}
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
 
     @property
     def url(self) -> str:
@@ -55,20 +61,21 @@ class RedisCluster:
         return next(node for node in self.nodes if port in (node.port, announced_port(node)))
 
     def ask(self, node: RedisServer, *command: Any) -> Any:
-        with node.client() as client:
-            return client.execute_command(*command)
+        return self._clients[node].execute_command(*command)
 
     def id_of(self, node: RedisServer) -> str:
         return str(self.ask(node, "CLUSTER MYID").decode())
 
     def view(self, node: RedisServer) -> list[list[str]]:
         """The words of each line of `CLUSTER NODES`."""
-        with node.client() as client:
-            # Not `execute_command`: redis-py would parse the answer.
-            connection = client.connection_pool.get_connection()
+        # Not `execute_command`: redis-py would parse the answer.
+        pool = self._clients[node].connection_pool
+        connection = pool.get_connection()
+        try:
             connection.send_command("CLUSTER", "NODES")
             text = connection.read_response()
-            client.connection_pool.release(connection)
+        finally:
+            pool.release(connection)
         return [line.split(" ") for line in text.decode().splitlines()]
 
     @property
@@ -104,12 +111,7 @@ class RedisCluster:
         return self.node(ports()[0])
 
     def primaries(self) -> list[RedisServer]:
-        found = []
-        for node in self.running:
-            with node.client() as client:
-                if client.info("replication")["role"] == "master":
-                    found.append(node)
-        return found
+        return [node for node in self.running if self.ask(node, "ROLE")[0] == b"master"]
 
     def move_slot(self, slot: int, to: RedisServer, *, parts: int = 1, pause: float = 0.0) -> int:
         """Move a slot with its keys, as `redis-cli --cluster reshard` does, in so many parts.
@@ -147,20 +149,20 @@ class RedisCluster:
     def _is_settled(self) -> bool:
         try:
             for node in self.nodes:
-                with node.client() as client:
-                    if client.cluster("INFO")["cluster_state"] != "ok" or client.cluster("INFO")[
-                        "cluster_slots_ok"
-                    ] != str(SLOTS):
+                client = self._clients[node]
+                known = client.cluster("INFO")
+                if known["cluster_state"] != "ok" or known["cluster_slots_ok"] != str(SLOTS):
+                    return False
+                view = self.view(node)
+                if any("fail" in words[2] for words in view):
+                    return False
+                facts = client.info("replication")
+                has_replicas = len(self.nodes) > self._count
+                if has_replicas and facts["role"] == "master" and _slots_of(view):
+                    if facts["connected_slaves"] < 1:
                         return False
-                    if any("fail" in words[2] for words in self.view(node)):
+                    if facts["slave0"]["state"] != "online":
                         return False
-                    facts = client.info("replication")
-                    has_replicas = len(self.nodes) > self._count
-                    if has_replicas and facts["role"] == "master" and _slots_of(self.view(node)):
-                        if facts["connected_slaves"] < 1:
-                            return False
-                        if facts["slave0"]["state"] != "online":
-                            return False
         except redis.RedisError:
             return False
         return True
@@ -239,6 +241,7 @@ def redis_cluster(
             node.start()
             nodes.append(node)
         cluster = RedisCluster(nodes, primaries)
+        stack.callback(cluster.close)
         _join(cluster, nodes, primaries)
         yield cluster
 

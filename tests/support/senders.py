@@ -13,7 +13,7 @@ from ingestd.testing.backends import append_each
 
 from .journals import read_all, until
 
-__all__ = ["LONG", "NOW", "Senders", "texts"]
+__all__ = ["LONG", "NOW", "Senders", "stored", "texts"]
 
 NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 LONG = 30.0
@@ -64,13 +64,18 @@ class Senders:
         self.answered.append(text)
 
 
-async def texts(backend: Backend, kind: str) -> list[str]:
-    """The texts in the journal, as soon as it can be read. A Sentinel may take a slow primary for a failed one."""
+async def stored(backend: Backend) -> list[Record]:
+    """The records in the journal, as soon as it can be read.
+
+    A Sentinel may take a slow primary for a failed one, and a connection may still lead to a former primary.
+    """
     async with asyncio.timeout(LONG):
         while True:
             try:
-                records = await read_all(backend.journal)
+                return await read_all(backend.journal)
             except Unavailable:
                 await asyncio.sleep(0.05)
-            else:
-                return [record.body.decode() for record in records if record.type == kind]
+
+
+async def texts(backend: Backend, kind: str) -> list[str]:
+    return [record.body.decode() for record in await stored(backend) if record.type == kind]
