@@ -147,6 +147,8 @@ clean:
 	@scripts/need chromium chromium
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
+	@scripts/need zsh zsh
+	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd
 	@touch $@
 
