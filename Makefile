@@ -156,6 +156,8 @@ clean:
 	@scripts/need chromium chromium
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
+	@scripts/need zsh zsh
+	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd
 	@scripts/need systemd-nspawn systemd-container
 	@touch $@

@@ -7,6 +7,7 @@ TAB key starts no Python. `argcomplete` would run the whole command with its plu
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 
 from ingestd.api.output import write_data
@@ -31,7 +32,25 @@ async def print_completion(arguments: argparse.Namespace, config: Config, plugin
     for action in _actions(arguments.command_line):
         if action.metavar in kinds:
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]  # shtab reads this attribute
-    write_data([shtab.complete(arguments.command_line, arguments.shell)])
+    script = shtab.complete(arguments.command_line, arguments.shell)
+    write_data([_without_deeper_commands(script, arguments.command_line) if arguments.shell == "zsh" else script])
+
+
+def _without_deeper_commands(script: str, parser: argparse.ArgumentParser) -> str:
+    """Without the commands that shtab 1.13 lists in zsh for a group although they belong to a group below it."""
+    for action in parser._actions:
+        for group in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            script = _without_deeper_commands(script, group)
+        if isinstance(action, argparse._SubParsersAction):
+            head, begin, rest = script.partition(f"_shtab_{re.sub('[ -]', '_', parser.prog)}_commands() {{\n")
+            listed, end, tail = rest.partition("\n  )\n")
+            lines = [
+                line
+                for line in listed.split("\n")
+                if line.strip().partition(":")[0] in {"local _commands=(", *action.choices}
+            ]
+            script = "".join([head, begin, "\n".join(lines), end, tail])
+    return script
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
