@@ -386,7 +386,7 @@ def no_folder(shop: Shop) -> tuple[list[str], str]:
 
 def no_database(shop: Shop) -> tuple[list[str], str]:
     shop.database.write_bytes(b"not a database" * 100)
-    return [], f"{shop.database}: cannot be opened: file is not a database"
+    return [], f"{shop.database} is damaged: file is not a database"
 
 
 REASONS: dict[str, Callable[[Shop], tuple[list[str], str]]] = {
