@@ -173,6 +173,33 @@ async def test_a_repeated_request_waits_for_the_replica_too(watched: WatchedRedi
             await backend.close()
 
 
+@LINES
+async def test_a_primary_that_becomes_a_replica_before_it_waits_refuses_no_event(watched: WatchedRedis) -> None:
+    """It has written the event, and answers that a replica cannot wait. The event is sent again, and stored once."""
+    primary = watched.primary
+
+    def turn(*place: str) -> None:
+        with primary.client() as client:
+            client.execute_command("REPLICAOF", *place)
+
+    def demote() -> None:
+        turn("127.0.0.1", "1")
+        asyncio.get_running_loop().call_later(TIMEOUT / 2, turn, "NO", "ONE")
+
+    async with redis_proxy(primary.port) as proxy:
+        pool = make_pool(proxy.url.replace("://", "://:shop@"), (), timeout=TIMEOUT)
+        backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=LONG, replicas=1)
+        await backend.open(serving=True)
+        try:
+            await append(backend, "before")
+            proxy.before["WAIT"] = demote
+            await append(backend, "meanwhile")
+            assert not proxy.before
+            assert await texts(backend, "event") == ["before", "meanwhile"]
+        finally:
+            await backend.close()
+
+
 class Lapse:
     """A server that loses all writes between `begin` and `end`, like a failover."""
 

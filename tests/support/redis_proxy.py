@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 __all__ = ["RedisProxy", "redis_proxy"]
 
 _CHUNK = 1 << 16
+_ARRIVAL = 0.1  # seconds in which commands on their way arrive
 
 Judge = Callable[[bytes], bool]
 """Decides whether the connection is closed at these bytes, which arrived together."""
@@ -24,6 +26,8 @@ class RedisProxy:
         """If true for a request, the request is dropped and the connection is closed."""
         self.loses_reply: Judge = lambda _: False
         """If true for a request, the request arrives, but its reply is dropped and the connection is closed."""
+        self.before: dict[str, Callable[[], None]] = {}
+        """What is done once before a command with this name is passed on. Those before it have arrived then."""
         self.lost = 0
         """The number of closed connections."""
         self._target = target
@@ -88,6 +92,13 @@ class RedisProxy:
                 return
             if self.loses_reply(sent):
                 cut.set()
+            for name in [*self.before]:
+                begin = re.search(rb"\*\d+\r\n\$%d\r\n%b\r\n" % (len(name), name.encode()), sent)
+                if begin is not None:
+                    writer.write(sent[: begin.start()])
+                    await asyncio.sleep(_ARRIVAL)
+                    self.before.pop(name)()
+                    sent = sent[begin.start() :]
             writer.write(sent)
             await writer.drain()
 

@@ -69,7 +69,7 @@ class _NoReplicas(ResponseError):
 # like an unreachable one.
 _MOVING = (AskError, TryAgainError)  # the slot is being moved; a batch needs all keys of a slot, so it waits
 _ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas, MovedError, ClusterDownError, *_MOVING)
-_TURNED = "UNBLOCKED"  # the server became a replica during WAIT
+_TURNED = ("UNBLOCKED", "WAIT cannot be used with replica")  # the server became a replica during WAIT, or before it
 LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
 NEWER = "STOREFORMAT"  # a newer version of ingestd has written the store
 
