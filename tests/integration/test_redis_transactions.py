@@ -122,6 +122,22 @@ async def test_what_was_read_has_changed_at_another_daemon_so_nothing_is_written
         assert called == [True]
 
 
+async def test_a_renewal_of_what_another_transaction_has_not_stored_yet_is_a_renewal_of_what_is_stored(
+    server: RedisServer,
+) -> None:
+    async with two_daemons(server) as (here, there):
+        state = begin(here)
+        await state.put("k:1", "x", 2)
+        assert await store(here, state) is None
+        later = begin(here, NOW + 3)  # for it the entry has ended
+        assert await later.put("k:1", "x", 2) is None
+        renewing = begin(here)
+        assert await renewing.renew("k:1", "y", 5) == ("x", False)
+        assert await store(here, renewing) is None
+        assert isinstance(await store(here, later), WriteConflict)
+        assert await there.store.begin(NOW + 5).get("k:1") == "x"
+
+
 async def test_blind_writes_of_two_daemons_do_not_conflict(server: RedisServer) -> None:
     async with two_daemons(server) as pair:
         states = [begin(backend) for backend in pair]

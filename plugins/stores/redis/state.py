@@ -162,10 +162,12 @@ class CheckedState(Transaction):
     def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         key, expires = entry.key, None if ttl is None else self.now + ttl
         if value == present:  # writing the same value again never shortens its life
-            if expires is not None and (entry.expires is None or expires <= entry.expires):
+            is_own = key in self._before
+            if is_own and expires is not None and (entry.expires is None or expires <= entry.expires):
                 return
             expires = None if expires is None or entry.expires is None else max(entry.expires, expires)
-        if value == present and ttl is not None and key not in self._before:
+        if value == present and ttl is not None and not is_own:
+            # Also if the entry lives longer here: another transaction, which has no commit yet, may have renewed it.
             entry.expires = expires
             self._checks[-1] = (key, value, ttl)  # the check of `_live`
         else:
