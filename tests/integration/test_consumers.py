@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
@@ -30,6 +30,7 @@ from ingestd.observability.metrics import Metrics
 from ingestd.support.backoff import Backoff
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
+from tests.support.examples import examples
 from tests.support.journals import QUICK, append, read_all, running, until
 from tests.support.passing_journal import PassingJournal
 
@@ -147,7 +148,7 @@ class Deriving(Consumer):
 
 @pytest.mark.logs(r"deriving: ConnectionError: now and then; it is tried again")
 @given(seed=st.integers(0, 1 << 32), max_records=st.integers(1, 12))
-@settings(max_examples=12)
+@examples(12)
 def test_each_derived_record_is_stored_exactly_once(seed: int, max_records: int) -> None:
     """Steps fail, shutdowns interrupt steps, and daemons are started again."""
     chance = random.Random(seed)
