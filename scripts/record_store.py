@@ -71,9 +71,8 @@ batch = {{{{ max_events = 7, max_bytes = "1MiB", max_wait = "50ms" }}}}
 retry = {{{{ attempts = 3, initial = "50ms", max = "200ms" }}}}
 """
 
-SERVERS: dict[str, tuple[str, dict[str, str]]] = {
-    "redis": ("redis", {}), "cluster": ("redis+cluster", {"cluster-enabled": "yes"}),
-}  # fmt: skip
+_CLUSTER = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no"}
+SERVERS: dict[str, tuple[str, dict[str, str]]] = {"redis": ("redis", {}), "cluster": ("redis+cluster", _CLUSTER)}
 """Redis, and a cluster of one node, so that its dump is one file: schemes of their URLs, and options of the server."""
 
 Body = dict[str, Any]
