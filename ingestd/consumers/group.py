@@ -41,8 +41,8 @@ class Consumers:
     `partition` is the name of the partition of journal and store. `failure_logs` has the logs of consumers by name,
     which the partitions share.
 
-    `stop` waits at most `grace` + 1 seconds until the consumers have ended, and again until they are closed. Once
-    `forced` is set, each wait lasts half a second more at most.
+    `stop` waits at most `grace` seconds for the step that each consumer has begun, and `grace` + 1 seconds until they
+    have ended, and again until they are closed. Once `forced` is set, each wait lasts half a second more at most.
     """
 
     def __init__(
@@ -194,6 +194,11 @@ class Consumers:
         # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):
             await catching_up
+        # A write that is cancelled would come again.
+        ending = [asyncio.create_task(runner.end()) for runner in self._runners]
+        await _ended_in_time(ending, self._grace, self._forced)
+        for each in ending:
+            each.cancel()
         tasks, self._tasks = [*self._tasks.values()], {}
         for task in tasks:
             task.remove_done_callback(self._ended)
