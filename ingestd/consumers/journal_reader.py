@@ -97,10 +97,7 @@ class JournalReader:
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
     async def next(self, limit: float | None, *, may_pass: bool = True) -> Sequence[Record]:
-        """The records of the next step, or nothing if none arrive within `limit` seconds.
-
-        `may_pass`: the cursor may pass to another daemon before. Raises `LeaseLost` then.
-        """
+        """The records of the next step, or nothing after `limit` seconds. Raises `LeaseLost` if the cursor passes."""
         while True:
             if not await self._wait(limit, self.cursor if may_pass else None):
                 return ()

@@ -232,8 +232,7 @@ class Runner:
             since = clock()
             # The next holder of the cursor would repeat what `prepare` has done.
             self._in_hand = await self.reader.next(self._longest_wait(action), may_pass=not self._prepared)
-            if not self._prepared:
-                self._could_pass_at = clock()
+            self._could_pass_at = self._could_pass_at if self._prepared else clock()
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return False  # an operator may have given a command meanwhile, such as a pause, which comes first
         return bool(self._in_hand)
