@@ -74,6 +74,7 @@ def options() -> str:
     lines = ["# Options", ""]
     about: list[str] = []
     names: list[str] = []
+    is_example = False
 
     def end_group() -> None:
         if names:
@@ -88,8 +89,9 @@ def options() -> str:
         if section := re.fullmatch(r"(?:# )?(\[+[\w.\"]+\]+)", line):
             end_group()
             lines.extend([f"## `{section[1]}`", ""])
+            is_example = line.startswith("#")
         elif option:
-            unset = " (not set)" if line.startswith("#") else ""
+            unset = " (not set)" if line.startswith("#") and not is_example else ""
             names.append(f"- **`{option[1]}`** = `{option[2]}`{unset}")
         elif line.startswith("#"):
             if names:
