@@ -8,8 +8,10 @@ A link or an anchor that leads nowhere fails the build.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -21,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from ingestd import api
 from ingestd.api import HOOK_NAMESPACE, hookspecs
 from scripts.man import leaves, whole_parser
 
@@ -111,12 +114,16 @@ def commands() -> str:
 
 
 def contracts() -> str:
-    """The contract of every hook: ingestd/api/hookspecs.py as a page."""
+    """The contract of every hook (ingestd/api/hookspecs.py), and what each module of ingestd.api is for."""
     lines = ["# Contracts of the hooks", "", "[hooks.md](../hooks.md) has the rules and examples.", ""]
     for name, hook in vars(hookspecs).items():
         if hasattr(hook, f"{HOOK_NAMESPACE}_spec"):
             signature = str(inspect.signature(hook)).replace("'", "")
             lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", ""])
+    lines.extend(["## Modules of ingestd.api", ""])
+    for module in sorted(pkgutil.iter_modules(api.__path__), key=lambda each: each.name):
+        about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
+        lines.append(f"- `{module.name}`: {about.partition(chr(10))[0]}")
     return "\n".join(lines)
 
 
