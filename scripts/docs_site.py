@@ -2,7 +2,7 @@
 
 The pages are those of docs/ and the README as the first one. Four pages are made of the code: every option
 (conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document) and the
-contract of every hook (ingestd/api/hookspecs.py).
+contract of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks).
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -114,12 +114,14 @@ def commands() -> str:
 
 
 def contracts() -> str:
-    """The contract of every hook (ingestd/api/hookspecs.py), and what each module of ingestd.api is for."""
-    lines = ["# Contracts of the hooks", "", "[hooks.md](../hooks.md) has the rules and examples.", ""]
+    """The contract of every hook with its example, and what each module of ingestd.api is for."""
+    lines = ["# Contracts of the hooks", "", "[hooks.md](../hooks.md) has the rules for all hooks.", ""]
     for name, hook in vars(hookspecs).items():
         if hasattr(hook, f"{HOOK_NAMESPACE}_spec"):
             signature = str(inspect.signature(hook)).replace("'", "")
+            example = (ROOT / "examples" / "hooks" / f"{name}.py").read_text()
             lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", ""])
+            lines.extend(["```python", example.rstrip(), "```", ""])
     lines.extend(["## Modules of ingestd.api", ""])
     for module in sorted(pkgutil.iter_modules(api.__path__), key=lambda each: each.name):
         about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
