@@ -1,4 +1,4 @@
-"""Every hook of ingestd with its contract. docs/hooks.md has an example of each.
+"""Every hook of ingestd with its contract. docs/hooks.md has the rules, examples/hooks an example of each.
 
 ingestd calls the plugins in the order of `[plugins] enabled`. `register_…`, `check_identity` and `prepare` are plain
 functions. Any other hook may be a plain function or a coroutine function. A plain function runs on the event loop and
