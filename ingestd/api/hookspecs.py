@@ -54,6 +54,8 @@ class Daemon(Protocol):
     """The stores and journals of the back end. Most back ends have a single one."""
     unusable_ids: UnusableIds
     """The texts that clients send as an id and that name nobody: `[ids] unusable`."""
+    config_path: str
+    """The path of the configuration, for command lines that a plugin shows."""
     registry: CollectorRegistry
     """Takes the Prometheus metrics of plugins, each named `ingestd_<plugin>_…`.
 

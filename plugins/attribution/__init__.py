@@ -87,6 +87,7 @@ class AttributionPlugin:
         self._horizon = rules.limits.horizon
         self._model = options.model
         self._orders = options.orders
+        self._config_path = ""  # given by `startup`
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -100,10 +101,11 @@ class AttributionPlugin:
     def startup(self, daemon: Daemon) -> None:
         self._consumer.tally = _counted(daemon.registry)
         self._consumer.unusable_ids = daemon.unusable_ids
+        self._config_path = daemon.config_path
 
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
-        return await show(store, self._model, selection)
+        return await show(store, self._model, self._config_path, selection)
 
     @hookimpl
     async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:

@@ -279,6 +279,29 @@ def test_a_description_beside_a_reference_survives() -> None:
     assert made["properties"]["b"] == {"description": "B", "allOf": [{"$ref": "#/components/schemas/Product"}]}
 
 
+def test_each_object_that_several_schemas_inherit_has_a_name_and_a_place_of_its_own() -> None:
+    """A generator of clients makes a class of it, and fails if it finds the same one twice."""
+    size = {"type": "object", "properties": {"width": {"type": "number"}}}
+    own = [
+        shop_file("urn:shop:box", None, title="Box", type="object", properties={"size": size}),
+        shop_file("urn:shop:a", "A", properties={
+            "box": {"$ref": "urn:shop:box", "description": "B"}, "lid": {"$ref": "urn:shop:box#/properties/size"},
+            "page": {"$ref": "urn:ingestd:definition:envelope#/properties/context/properties/page"},
+            "width": {"$ref": "urn:shop:box#/properties/size/properties/width"},
+            "seal": {"$ref": "#/$defs/seal"},
+        }, **{"$defs": {"seal": size}}),
+    ]  # fmt: skip
+    schemas = make_document([*BUILT_IN, *own], SERVER)["components"]["schemas"]
+    assert schemas["Box"]["properties"] == {"size": {"$ref": "#/components/schemas/Size"}}
+    assert schemas["Size"] == schemas["Seal"] == size
+    assert [schemas["A"]["properties"][each]["$ref"] for each in ("lid", "page", "width", "seal")] == [
+        f"#/components/schemas/{each}" for each in ("Size", "Page", "Size/properties/width", "Seal")
+    ]
+    for name in ("Envelope", "Event", "Identify", "Context", "Campaign", "Product", "Order", "Promotion"):
+        for each in schemas[name]["properties"].values():
+            assert "properties" not in each, name
+
+
 TEXT = {"type": "string"}
 
 KEYWORDS = (
