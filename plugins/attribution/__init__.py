@@ -21,6 +21,8 @@ from ingestd.api.store import State, Store
 from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
+from ..reports.commands import register as register_report
+from ..reports.periods import TimeZone
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
@@ -28,6 +30,7 @@ from .journeys import Limits, forget
 from .marks import TENANTS
 from .models import Model
 from .panel import show
+from .reading import read
 from .rollups import merge, rollup_parts
 from .touches import Exclusions
 
@@ -66,6 +69,7 @@ class AttributionPlugin:
         exclude_sources: tuple[str, ...] = ()
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
+        time_zone: TimeZone = TimeZone("UTC")
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
@@ -88,6 +92,7 @@ class AttributionPlugin:
         self._model = options.model
         self._orders = options.orders
         self._config_path = ""  # given by `startup`
+        self._time_zone = options.time_zone
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -96,6 +101,8 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
+        exclusions = self._exclusions
+        register_report(commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

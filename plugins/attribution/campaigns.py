@@ -35,14 +35,14 @@ _MISSING = "–"  # noqa: RUF001 - a dash for people
 class Campaign(NamedTuple):
     """What a row of the report is about: touchpoints with the same fields, or orders without touchpoint, or a rest."""
 
-    kind: Literal["campaign", "direct", "others", "total"]
+    kind: Literal["campaign", "direct", "others", "path", "total"]
     fields: Fields = ()
 
     @property
     def label(self) -> str:
         """One text for people. Campaigns with other fields have another text, and so have the rows of other kinds."""
-        if self.kind != "campaign":
-            return _LABELS[self.kind]
+        if not self.fields:
+            return _LABELS.get(self.kind, _NOT_SET)
         last = max((index for index, field in enumerate(self.fields) if field), default=-1)
         shown = [self._shown(field) if field else _MISSING for field in self.fields[: last + 1]]
         return " / ".join(shown) or _NOT_SET
@@ -50,7 +50,7 @@ class Campaign(NamedTuple):
     def _shown(self, field: str) -> str:
         """The field, in quotation marks if the label would otherwise look like that of other fields."""
         is_like_several = len(self.fields) > 1 and (field == _MISSING or " /" in field or "/ " in field)
-        if is_like_several or field in _RESERVED or field.startswith('"'):
+        if self.kind == "campaign" and (is_like_several or field in _RESERVED or field.startswith('"')):
             return '"' + field.replace('"', '""') + '"'
         return field
 

@@ -1,8 +1,7 @@
-"""The commands `ingestd attribution show|report`: the journey of an order, and the revenue of each campaign."""
+"""The command `ingestd attribution show`: the journey of an order."""
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -13,18 +12,14 @@ from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
-from ingestd.api.options import since
-from ingestd.api.output import columns, write, write_data, write_json
+from ingestd.api.output import write, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
 from .amounts import worth
 from .explanation import explain_order, ignored, money, text_lines, waiting
 from .marks import TENANTS, DecidedOrder, Marks
-from .models import MODELS
 from .record_size import recorded_id
-from .report import BY, Report
-from .report_text import csv_lines, members, table
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -49,33 +44,6 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--tenant", metavar="TENANT", help="only this shop; needed if several shops have an order with this id"
     )
-
-    parser = commands.add(
-        "attribution",
-        "report",
-        report,
-        help="show orders and revenue by campaign",
-        examples=[
-            "ingestd attribution report --since 30d --by source",
-            "ingestd attribution report --since 7d --model linear --tenant shop --csv",
-        ],
-    )
-    parser.add_argument(
-        "--since", required=True, type=since, metavar="TIME", help="an RFC 3339 time, or an age such as 30d"
-    )
-    parser.add_argument(
-        "--by",
-        choices=[*BY],
-        default="source",
-        help="the column to group by; campaign is all three together; default: source",
-    )
-    parser.add_argument(
-        "--model", choices=MODELS, help="the model whose credits are added up; default: the model of each attribution"
-    )
-    parser.add_argument("--tenant", metavar="TENANT", help="only this shop")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON object a line")
-    form.add_argument("--csv", action="store_true", help="print comma-separated values")
 
 
 async def show(arguments: Namespace, daemon: Daemon) -> None:
@@ -188,35 +156,14 @@ def _age(mark: DecidedOrder) -> str:
     return str(timedelta(seconds=mark.touches[-1][1] // 1000)) if mark.touches else "-"
 
 
-async def report(arguments: Namespace, daemon: Daemon) -> None:
-    report, partitions = Report(arguments.by, arguments.model), _partitions(arguments.tenant, daemon)
-    missing = MissingPartitions(partitions)
-    for partition in partitions:
-        with missing.tolerating(partition):
-            async for body in _derived(partition.journal, since=arguments.since):
-                if arguments.tenant in {None, body["tenant"]}:
-                    report.add(body)
-    rows = report.rows()
-    if arguments.json:
-        write_json(*(members(row, arguments.by) for row in rows))
-    elif arguments.csv:
-        lines = csv_lines(rows, arguments.by)
-        write_data(map(printable, lines) if sys.stdout.isatty() else lines, end="\r\n")
-    else:
-        write(table(rows, arguments.by, columns()) if rows else ["no orders"])
-        if report.not_counted:
-            write(["", f"not counted: amounts over 10^12, of {report.not_counted} orders"])
-    missing.check("orders of its tenants are missing here")
-
-
-async def _derived(journal: Journal, *, after: int = 0, since: int = 0) -> AsyncIterator[dict[str, Any]]:
-    """The attributions and reversals after a position of the journal, decided at or after a time (milliseconds)."""
+async def _derived(journal: Journal, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+    """The attributions and reversals after a position of the journal."""
     last = await journal.last()
     while after < last:
         records = await journal.read(after, _PAGE)
         if not records:
             return
         for record in records:
-            if record.type in {"attribution", "attribution_reversal"} and record.received_at() >= since:
+            if record.type in {"attribution", "attribution_reversal"}:
                 yield record.decode()
         after = records[-1].position

@@ -15,8 +15,7 @@ from ingestd.support.terminal import printable
 
 from .campaigns import OTHERS
 from .models import MODELS, Model
-from .report import Report, Row
-from .report_text import money
+from .report import Row, money, total
 from .rollups import PERIODS, Sums, read, read_tenants, rows_of, sum_up
 
 __all__ = ["show"]
@@ -92,7 +91,19 @@ def _filters(period: str, tenants: Sequence[str], chosen: str | None) -> Iterato
 def _note(since: int, tenant: str, model: Model, config: str) -> str:
     at = f"{times.format_time(since)[:19]}Z"
     of = [] if tenant == _ALL else ["--tenant", tenant]
-    command = ["ingestd", "attribution", "report", "--by", "campaign", "--since", at, *of, "--model", model]
+    command = [
+        "ingestd",
+        "attribution",
+        "report",
+        "--by",
+        "campaign",
+        "--since",
+        at,
+        *of,
+        "--model",
+        model,
+        "--keep-case",
+    ]
     return (
         f"Orders received since {at[:16].replace('T', ' ')} UTC, and their reversals."
         f" The command “{shlex.join([*command, '--config', config])}” has the same figures."
@@ -119,7 +130,7 @@ def _tables(sums: Sequence[Sums]) -> Iterator[Table]:
 def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
     shown = [*rows[:_MOST]]
     if rows[_MOST:]:
-        shown.append(Report.total(rows[_MOST:])._replace(campaign=OTHERS))
+        shown.append(total(rows[_MOST:])._replace(campaign=OTHERS))
     whole = all(row.orders == row.orders.to_integral_value() for row in rows)
     return Table(
         title=printable(currency or "") or "No currency",
@@ -131,7 +142,7 @@ def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:
             Column("Net", 2, bar=True),
         ],
         rows=[_cells(row) for row in shown],
-        total=["Total", *_cells(Report.total(rows))[1:]],
+        total=["Total", *_cells(total(rows))[1:]],
         choice=model,
     )
 

@@ -1,4 +1,4 @@
-"""The report: sums of orders, revenue and reversals by campaign."""
+"""Rows of the report and of the operators' page: sums of orders, revenue and reversals by campaign."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from decimal import ROUND_FLOOR, Decimal, localcontext
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from .amounts import EXACT, currency_code, decimal, is_ignored, number_of, worth
-from .campaigns import DIRECT, OTHERS, TOTAL, Campaign, add_weights
-from .record_size import texts_of
+from .amounts import EXACT, decimal, is_ignored, number_of, worth
+from .campaigns import OTHERS, TOTAL, Campaign
 
-__all__ = ["BY", "Report", "Row", "amount_of", "divide", "number", "ranked"]
+__all__ = ["Row", "amount_of", "divide", "is_too_large", "money", "number", "ranked", "total"]
 
-_Shares = tuple[tuple[Campaign, Decimal], ...]
-BY = {name: (name,) for name in ("source", "medium", "name")} | {"campaign": ("source", "medium", "name")}
-"""The fields of touchpoints by which the report groups."""
-
-_SUMS = ("orders", "revenue", "reversed")
+_SUMS = ("orders", "revenue", "reversed", "new", "returning")
 _CENT = Decimal("0.01")
+_LARGE = Decimal(10) ** 12
 _FINE = 6  # decimals of sums that count: the page's sums of floats have no more, and both show the same cents
 
 
 class Row(NamedTuple):
-    """One campaign in one currency. `orders` adds up shares of orders. Reversals do not reduce it."""
+    """One campaign in one currency. `orders` adds up shares of orders. Reversals do not reduce it.
+
+    The members with a default are None where nobody has counted them. Sessions have no currency: they are in the rows
+    of one.
+    """
 
     campaign: Campaign
     currency: str | None
@@ -31,123 +31,60 @@ class Row(NamedTuple):
     revenue: Decimal
     reversed: Decimal
     net: Decimal
+    sessions: int | None = None
+    visitors: int | None = None
+    new: Decimal | None = None
+    """Orders that are the first of their customer."""
+    returning: Decimal | None = None
+    assisted: int | None = None
+    """Orders in which the campaign had a touchpoint and no credit."""
+    converted: Decimal | None = None
+    """Orders in all currencies, in the row that has the sessions."""
 
 
-class _Order:
-    """An order that counts: the shares of its campaigns, and its sums of orders, revenue and reversals."""
-
-    __slots__ = ("currency", "shares", "sums")
-
-    def __init__(self, shares: _Shares, currency: str | None) -> None:
-        self.shares = shares
-        self.currency = currency
-        self.sums = [Decimal(0), Decimal(0), Decimal(0)]
-
-
-class Report:
-    """Adds up attributions and reversals. If `model` is None, each order counts by the model of its attribution.
-
-    `by` is one of `BY`.
-    """
-
-    def __init__(self, by: str, model: str | None) -> None:
-        self._names = BY[by]
-        self._model = model
-        self._sums: dict[tuple[Campaign, str | None], list[Decimal]] = {}
-        self.not_counted = 0
-        """Orders with an amount that is too large to count."""
-        self._orders: dict[str, _Order] = {}
-        """The orders by the id of their attribution."""
-        self._equal: dict[_Shares, _Shares] = {}
-        self._reversals: set[str] = set()
-
-    def add(self, body: Mapping[str, Any]) -> None:
-        """Add a record. A repeated record counts once.
-
-        A reversal counts in the rows of its attribution, and only if the attribution was added before. A superseded
-        order does not count.
-        """
-        amount = amount_of(body["value"]) or Decimal(0)
-        with localcontext(EXACT):
-            if body["type"] == "attribution":
-                if body["id"] not in self._orders:
-                    self.not_counted += is_too_large(body)
-                    order = _Order(self._shares_of(body), currency_code(body["value"]["currency"]))
-                    self._orders[body["id"]] = order
-                    self._count(order, [Decimal(1), amount, Decimal(0)])
-            elif body["attributionId"] in self._orders and body["id"] not in self._reversals:
-                self._reversals.add(body["id"])
-                order = self._orders[body["attributionId"]]
-                if body["reason"] == "superseded":
-                    self._count(order, [-sum_ for sum_ in order.sums])
-                else:
-                    self._count(order, [Decimal(0), Decimal(0), amount])
-
-    def _shares_of(self, body: Mapping[str, Any]) -> _Shares:
-        campaigns = {event_id: self._campaign_of(texts) for event_id, texts in texts_of(body)}
-        touchpoints = body["credits"][self._model or body["model"]]
-        weights = add_weights(((campaigns[each["eventId"]], each["weight"]) for each in touchpoints), DIRECT)
-        shares = tuple((campaign, sum(map(decimal, parts), Decimal(0))) for campaign, parts in weights.items())
-        return self._equal.setdefault(shares, shares)  # many orders have equal shares
-
-    def _campaign_of(self, touchpoint: Mapping[str, Any] | None) -> Campaign:
-        if touchpoint is None:
-            return OTHERS
-        return Campaign("campaign", tuple(touchpoint[name] or None for name in self._names))
-
-    def _count(self, order: _Order, amounts: Sequence[Decimal]) -> None:
-        """Add the amounts to the order's sums, and each campaign's share of them to the campaign's sums."""
-        for column, amount in enumerate(amounts):
-            if not amount:
-                continue
-            order.sums[column] += amount
-            parts = divide(amount, [weight for _, weight in order.shares])
-            for (campaign, _), part in zip(order.shares, parts, strict=True):
-                sums = self._sums.setdefault((campaign, order.currency), [Decimal(0), Decimal(0), Decimal(0)])
-                sums[column] += part
-
-    def rows(self) -> list[Row]:
-        with localcontext(EXACT):
-            return ranked(
-                Row(campaign, currency, orders, revenue, reversed_, revenue - reversed_)
-                for (campaign, currency), (orders, revenue, reversed_) in self._sums.items()
-                if orders  # 0 if all of them have been superseded
-            )
-
-    @staticmethod
-    def total(rows: Sequence[Row]) -> Row:
-        """The sum of rows of one currency."""
-        with localcontext(EXACT):
-            sums = (sum(column, Decimal(0)) for column in zip(*(row[2:] for row in rows), strict=True))
-            return Row(TOTAL, rows[0].currency, *sums)
+def total(rows: Sequence[Row]) -> Row:
+    """The sum of rows of one currency. Visitors are not added up, because one may be in several rows."""
+    with localcontext(EXACT):
+        columns = zip(*(row[2:] for row in rows), strict=True)
+        sums: list[Any] = [sum(column) if None not in column else None for column in columns]
+    return Row(TOTAL, rows[0].currency, *sums)._replace(visitors=None)
 
 
 def ranked(rows: Iterable[Row]) -> list[Row]:
-    """The rows by currency, then by net revenue and orders, the largest first. `OTHERS` comes last in a currency.
+    """The rows by currency, then by net revenue, orders and sessions, the largest first. `OTHERS` comes last.
 
     Amounts are in cents, and orders in hundredths. In each currency they add up to the rounded sums of all.
     """
     found: list[Row] = []
     with localcontext(EXACT):
-        fine = [row._replace(**{name: round(getattr(row, name), _FINE) for name in _SUMS}) for row in rows]
+        fine = [row._replace(**{name: _fine(getattr(row, name)) for name in _SUMS}) for row in rows]
         fine.sort(
             key=lambda row: (
-                row.currency or "", row.campaign == OTHERS, row.reversed - row.revenue, -row.orders, row.campaign.label,
+                row.currency or "", row.campaign.kind == OTHERS.kind, row.reversed - row.revenue, -row.orders,
+                -(row.sessions or 0), row.campaign.label,
             )
         )  # fmt: skip
         for _, some in groupby(fine, key=lambda row: row.currency):
             block = [*some]
-            columns = (_in_cents([getattr(row, name) for row in block]) for name in _SUMS)
-            for row, orders, revenue, reversed_ in zip(block, *columns, strict=True):
-                found.append(Row(row.campaign, row.currency, orders, revenue, reversed_, revenue - reversed_))
+            columns = {name: _in_cents([getattr(row, name) for row in block]) for name in _SUMS}
+            for index, row in enumerate(block):
+                cents = row._replace(**{name: column[index] for name, column in columns.items()})
+                found.append(cents._replace(net=cents.revenue - cents.reversed))
     return found
 
 
-def _in_cents(amounts: Sequence[Decimal]) -> list[Decimal]:
+def _fine(amount: Decimal | None) -> Any:
+    return None if amount is None else round(amount, _FINE)
+
+
+def _in_cents(amounts: Sequence[Decimal | None]) -> Sequence[Any]:
     """The amounts rounded down, and then up by a cent where most is missing, so that their sum is the rounded sum."""
-    found = [amount.quantize(_CENT, ROUND_FLOOR) for amount in amounts]
-    missing = (round(sum(amounts, Decimal(0)), 2) - sum(found)) / _CENT
-    for index in sorted(range(len(found)), key=lambda index: found[index] - amounts[index])[: int(missing)]:
+    given = [amount for amount in amounts if amount is not None]
+    if len(given) < len(amounts):
+        return amounts
+    found = [amount.quantize(_CENT, ROUND_FLOOR) for amount in given]
+    missing = (round(sum(given, Decimal(0)), 2) - sum(found)) / _CENT
+    for index in sorted(range(len(found)), key=lambda index: found[index] - given[index])[: int(missing)]:
         found[index] += _CENT
     return found
 
@@ -177,3 +114,8 @@ def number(amount: Decimal) -> int | float:
         amount = round(amount, 2)
     whole = int(amount)
     return whole if whole == amount or abs(whole) >= 2**53 else float(amount)
+
+
+def money(amount: Decimal) -> str:
+    """The amount with two decimals for people, or in exponent notation from 10^12 on."""
+    return f"{amount:z.2f}" if abs(amount) < _LARGE else f"{amount:.2e}"

@@ -23,7 +23,7 @@ from .campaigns import DIRECT, DIRECT_DIGEST, OTHERS, OTHERS_DIGEST, Campaign, F
 from .marks import DecidedOrder
 from .models import MODELS, Model, weights
 from .record_size import MAX_ORDER
-from .report import Report, Row, ranked
+from .report import Row, ranked, total
 
 __all__ = [
     "DAY",
@@ -302,7 +302,7 @@ def rows_of(sums: Iterable[Sums], model: Model) -> list[Row]:
             key = campaign.label, each.currency
             row = Row(campaign, each.currency, orders, revenue, reversed_, revenue - reversed_)
             # A campaign that an earlier version counted under its text has no second row.
-            rows[key] = Report.total([row, rows[key]])._replace(campaign=campaign) if key in rows else row
+            rows[key] = total([row, rows[key]])._replace(campaign=campaign) if key in rows else row
     return ranked(rows.values())
 
 

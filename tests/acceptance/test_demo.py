@@ -113,7 +113,7 @@ def label(row: Mapping[str, Any]) -> str:
 def test_the_report_and_the_page_show_the_events_of_the_shop(visited: tuple[Demo, str]) -> None:
     demo, _ = visited
     report = run_ingestd("attribution", "report", "--since", "1h", "--json", "--by", "campaign", config=demo.config)
-    rows = [json.loads(line) for line in report.stdout.splitlines()]
+    rows = [row for row in map(json.loads, report.stdout.splitlines()) if row["orders"]]
     campaigns = {(row["currency"], label(row)): row["net"] for row in rows}
     assert len(campaigns) >= 4
     assert sum(row["orders"] for row in rows if row["kind"] == "campaign") >= 5

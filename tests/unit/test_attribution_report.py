@@ -20,9 +20,10 @@ from ingestd.plugins.attribution.marks import DecidedOrder, Order, Refund
 from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.people import Whom
-from ingestd.plugins.attribution.report import Report, Row, divide, number
-from ingestd.plugins.attribution.report_text import csv_lines, members, money, table
+from ingestd.plugins.attribution.report import Row, divide, money, number, total
 from ingestd.plugins.attribution.touches import Touch
+from ingestd.plugins.reports.report import Line, Report, columns_of
+from ingestd.plugins.reports.text import Form, csv_lines, members, table
 from ingestd.support.terminal import display_width, printable
 from tests.support.terminal import HOSTILE
 
@@ -85,13 +86,13 @@ class Ledger:
         self._marks[index] = found[1]
 
     def rows(self, by: str = "source", model: Model | None = None) -> list[Row]:
-        return report(self.records, by, model).rows()
+        return plain(report(self.records, by, model))
 
 
 def report(records: Iterable[dict[str, Any]], by: str = "source", model: Model | None = None) -> Report:
-    made = Report(by, model)
+    made = Report(columns_of([by]), [model])
     for record in records:
-        made.add(record)
+        made.add_derived(record)
     return made
 
 
@@ -103,6 +104,23 @@ def row(
     if not isinstance(campaign, Campaign):
         campaign = Campaign("campaign", (campaign,))
     return Row(campaign, currency, Decimal(str(orders)), there, gone, there - gone)
+
+
+def plain(made: Report) -> list[Row]:
+    """Its rows with orders, without customers and assisted orders."""
+    return [Row(*each[:6]) for each in made.rows() if each.orders]
+
+
+def told(rows: Sequence[Row]) -> list[Line]:
+    return [Line(0, each) for each in rows]
+
+
+def as_csv(rows: Sequence[Row], by: str = "source") -> list[list[str]]:
+    return read_csv(csv_lines(told(rows), Form(columns_of([by]))))
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    return members(Line(0, row), Form(("source",)))
 
 
 # Sums
@@ -122,7 +140,7 @@ def test_orders_revenue_and_reversals_by_campaign() -> None:
         row(DIRECT, 1, 20),
         row("google", 1, 30, 10),
     ]  # fmt: skip
-    assert Report.total(ledger.rows()) == row(TOTAL, 4, 200, 110)
+    assert total(ledger.rows()) == row(TOTAL, 4, 200, 110)
 
 
 def test_groups_by_medium_by_name_and_by_all_fields() -> None:
@@ -156,11 +174,11 @@ def test_campaigns_are_told_apart_by_their_fields() -> None:
     rows = ledger.rows("campaign")
     assert {each.campaign for each in rows} == {DIRECT, *(Campaign("campaign", each) for each in campaigns)}
     assert len({each.campaign.label for each in rows}) == len(campaigns) + 1
-    lines = read_csv(csv_lines(rows, "campaign"))
-    assert lines[0] == ["source", "medium", "name", "currency", "orders", "revenue", "reversed", "net", "kind"]
-    told = {(*line[:3], line[-1]) for line in lines[1:]}
+    lines = as_csv(rows, "campaign")
+    assert lines[0][:9] == ["source", "medium", "name", "currency", "orders", "revenue", "reversed", "net", "kind"]
+    found = {(*line[:3], line[8]) for line in lines[1:]}
     expected = {(*(field or "" for field in each), "campaign") for each in campaigns}
-    assert told == {("(direct)", "", "", "direct"), *expected}
+    assert found == {("(direct)", "", "", "direct"), *expected}
 
 
 def test_a_touch_without_the_field_is_not_set_and_no_touch_is_direct() -> None:
@@ -193,13 +211,13 @@ def test_by_default_each_attribution_has_its_own_model() -> None:
     first.order(100, "a", "b")
     last.order(10, "a", "b")
     last.records[0]["id"] = "another"
-    assert report([*first.records, *last.records]).rows() == [row("a", 1, 100), row("b", 1, 10)]
+    assert plain(report([*first.records, *last.records])) == [row("a", 1, 100), row("b", 1, 10)]
 
 
 def test_a_repeated_record_counts_once() -> None:
     ledger = Ledger()
     ledger.refund(ledger.order(100, "google"), 10)
-    assert report([*ledger.records, *ledger.records, *ledger.records]).rows() == [row("google", 1, 100, 10)]
+    assert plain(report([*ledger.records, *ledger.records, *ledger.records])) == [row("google", 1, 100, 10)]
 
 
 def test_a_reversal_counts_only_beside_its_attribution() -> None:
@@ -268,10 +286,9 @@ def test_rows_in_cents_sum_to_the_orders_exactly(orders: list[Any], model: Model
             taken += Decimal(str(part or 0))
     rows = ledger.rows(by, model)
     if rows:
-        total = Report.total(rows)
-        assert total == Row(TOTAL, "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
+        assert total(rows)[:6] == (TOTAL, "EUR", Decimal(len(orders)), revenue, taken, revenue - taken)
         assert all(each.net == each.revenue - each.reversed for each in rows)
-        assert all(amount == round(amount, 2) for each in rows for amount in each[2:])
+        assert all(amount == round(amount, 2) for each in rows for amount in each[2:6])
         assert len({each.campaign for each in rows}) == len(rows)
     else:
         assert not orders
@@ -310,7 +327,7 @@ def test_absurd_amounts_do_not_affect_the_rest() -> None:
     ledger.records[-1]["notCounted"] = ["revenue"]
     ledger.order(5e-324, "b")
     made = report(ledger.records)
-    a, b = (members(row, "source") for row in made.rows())
+    a, b = map(as_json, made.rows())
     assert (a["orders"], a["net"]) == (2, 0)
     assert b["net"] == 0
     assert made.not_counted == 2
@@ -324,10 +341,10 @@ def test_an_order_that_was_superseded_does_not_count() -> None:
     signed = ledger.supersede(public, 40, "shop", "shared")
     ledger.refund(signed, 10)
     assert lines_of(ledger.rows()) == [
-        "source  orders  revenue  reversed    net  EUR",
-        "shared    1.50    27.00      5.00  22.00  ████████████████████████",
-        "shop      0.50    20.00      5.00  15.00  ████████████████",
-        "total     2.00    47.00     10.00  37.00",
+        "source  orders  revenue  reversed    net  average  EUR",
+        "shared    1.50    27.00      5.00  22.00    14.67  ████████████████████████",
+        "shop      0.50    20.00      5.00  15.00    30.00  ████████████████",
+        "total     2.00    47.00     10.00  37.00    18.50",
     ]
 
 
@@ -335,7 +352,7 @@ def test_an_order_that_was_superseded_does_not_count() -> None:
 
 
 def lines_of(rows: Sequence[Row], width: int = 80, by: str = "source") -> list[str]:
-    return [*table(rows, by, width)]
+    return [*table(told(rows), Form(columns_of([by])), width)]
 
 
 def test_the_table() -> None:
@@ -345,14 +362,14 @@ def test_the_table() -> None:
     ledger.order(12, currency="USD")
     ledger.refund(first, 100)
     assert lines_of(ledger.rows()) == [
-        "source      orders  revenue  reversed      net  EUR",
-        "google        1.50  1000.50     50.00   950.50  ████████████████████████",
-        "newsletter    0.50   500.00     50.00   450.00  ███████████",
-        "total         2.00  1500.50    100.00  1400.50",
+        "source      orders  revenue  reversed      net  average  EUR",
+        "google        1.50  1000.50     50.00   950.50   633.67  ███████████████████████",
+        "newsletter    0.50   500.00     50.00   450.00   900.00  ███████████",
+        "total         2.00  1500.50    100.00  1400.50   700.25",
         "",
-        "source      orders  revenue  reversed      net  USD",
-        "(direct)      1.00    12.00      0.00    12.00  ████████████████████████",
-        "total         1.00    12.00      0.00    12.00",
+        "source      orders  revenue  reversed      net  average  USD",
+        "(direct)      1.00    12.00      0.00    12.00    12.00  ███████████████████████",
+        "total         1.00    12.00      0.00    12.00    12.00",
     ]
 
 
@@ -420,12 +437,15 @@ def read_csv(lines: Iterable[str]) -> list[list[str]]:
 
 def test_csv_is_read_back() -> None:
     rows = [row('a "quoted", one', 1.5, 100.25, 1), row("b", 1, 0, 0, None)]
-    assert [*csv_lines(rows, "source")] == [
-        "source,currency,orders,revenue,reversed,net,kind",
-        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25,campaign',
-        "b,,1,0,0,0,campaign",
+    header = (
+        "source,currency,orders,revenue,reversed,net,kind,sessions,visitors,average,conversion,new,returning,assisted"
+    )
+    assert [*csv_lines(told(rows), Form(("source",)))] == [
+        header,
+        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25,campaign,,,66.17,,,,',
+        "b,,1,0,0,0,campaign,,,0,,,,",
     ]
-    assert read_csv(csv_lines(rows, "source"))[1] == [
+    assert as_csv(rows)[1][:7] == [
         'a "quoted", one',
         "EUR",
         "1.5",
@@ -434,13 +454,13 @@ def test_csv_is_read_back() -> None:
         "99.25",
         "campaign",
     ]
-    assert [*csv_lines([], "source")] == ["source,currency,orders,revenue,reversed,net,kind"]
+    assert [*csv_lines([], Form(("source",)))] == [header]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_is_a_formula(text: str) -> None:
-    [_, cells] = read_csv(csv_lines([row(text, 1, 1, currency=text)], "source"))
-    assert len(cells) == 7
+    [_, cells] = as_csv([row(text, 1, 1, currency=text)])
+    assert len(cells) == 14
     for cell in cells[:2]:
         assert cell[0] in {"'", "\N{REPLACEMENT CHARACTER}"}
 
@@ -453,15 +473,14 @@ def test_no_cell_is_a_formula(text: str) -> None:
     ],
 )  # fmt: skip
 def test_csv_keeps_blanks_and_joiners_of_scripts_but_no_controls(text: str, shown: str) -> None:
-    [_, cells] = read_csv(csv_lines([row(text, 1, 1)], "source"))
+    [_, cells] = as_csv([row(text, 1, 1)])
     assert cells[0] == shown
 
 
 @given(ROWS)
-def test_csv_has_a_line_and_seven_cells_a_row_for_any_names(rows: list[Row]) -> None:
-    lines = [*csv_lines(rows, "source")]
-    cells = read_csv(lines)
-    assert [len(each) for each in cells] == [7] * (1 + len(rows))
+def test_csv_has_a_line_and_all_cells_a_row_for_any_names(rows: list[Row]) -> None:
+    cells = as_csv(rows)
+    assert [len(each) for each in cells] == [14] * (1 + len(rows))
     assert [printable(each[0]).removeprefix("'") for each in cells[1:]] == [
         printable(each.campaign.fields[0] or "").removeprefix("'") for each in rows
     ]
@@ -470,7 +489,7 @@ def test_csv_has_a_line_and_seven_cells_a_row_for_any_names(rows: list[Row]) -> 
 
 @given(ROWS)
 def test_json_has_the_members_of_each_row_for_any_names(rows: list[Row]) -> None:
-    assert [json.loads(json.dumps(members(row, "source"))) for row in rows] == [
+    assert [dict([*json.loads(json.dumps(as_json(row))).items()][:7]) for row in rows] == [
         {
             "source": each.campaign.fields[0], "currency": each.currency, "orders": float(each.orders),
             "revenue": float(each.revenue), "reversed": float(each.reversed), "net": float(each.net),
