@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
@@ -23,6 +23,8 @@ from ingestd.api.times import now
 from ..auth.key_registry import has_server_keys
 from ..reports.commands import register as register_report
 from ..reports.periods import TimeZone
+from ..sources import ChannelRule, Channels, ClickSource, SourceRules
+from .channel_command import register as register_channel_command
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
@@ -70,6 +72,9 @@ class AttributionPlugin:
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
         time_zone: TimeZone = TimeZone("UTC")
+        own_domains: tuple[str, ...] = ()
+        click_ids: dict[str, ClickSource] = field(default_factory=dict)
+        channels: tuple[ChannelRule, ...] = ()
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
@@ -86,6 +91,10 @@ class AttributionPlugin:
             exclusions=exclusions,
             signed_orders=options.orders == "signed",
         )
+        self._sources = SourceRules(
+            click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
+        )
+        self._channels = Channels(options.channels)
         self._consumer = AttributionConsumer(rules)
         self._exclusions = exclusions
         self._horizon = rules.limits.horizon
@@ -103,6 +112,7 @@ class AttributionPlugin:
         register_attribution_commands(commands)
         exclusions = self._exclusions
         register_report(commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone)
+        register_channel_command(commands, self._sources, self._channels)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
