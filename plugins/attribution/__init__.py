@@ -22,6 +22,7 @@ from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
 from ..reports.commands import register as register_report
+from ..reports.costs import days_of
 from ..reports.periods import TimeZone
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
@@ -92,6 +93,7 @@ class AttributionPlugin:
         self._model = options.model
         self._orders = options.orders
         self._time_zone = options.time_zone
+        self._order_memory = rules.order_memory
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -101,7 +103,9 @@ class AttributionPlugin:
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
         exclusions = self._exclusions
-        register_report(commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone)
+        register_report(
+            commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone, self._order_memory
+        )
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
@@ -122,8 +126,9 @@ class AttributionPlugin:
 
     @hookimpl
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:
-        tenants = {tenant async for _, tenant in store.scan(TENANTS)}
-        return dict.fromkeys(["", *tenants], rollup_parts(now()))
+        tenants, costs = {tenant async for _, tenant in store.scan(TENANTS)}, await days_of(store)
+        parts = rollup_parts(now())
+        return {tenant: [*parts, *costs.get(tenant, ())] for tenant in ["", *tenants, *costs]}
 
     @hookimpl
     def merge_state(self, entries: Sequence[Entry]) -> Entry | None:
