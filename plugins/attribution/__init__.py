@@ -22,6 +22,7 @@ from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
 from ..reports.commands import register as register_report
+from ..reports.costs import days_of
 from ..reports.periods import TimeZone
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .channel_command import register as register_channel_command
@@ -102,6 +103,7 @@ class AttributionPlugin:
         self._orders = options.orders
         self._config_path = ""  # given by `startup`
         self._time_zone = options.time_zone
+        self._order_memory = rules.order_memory
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -111,7 +113,13 @@ class AttributionPlugin:
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
         exclusions = self._exclusions
-        register_report(commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone)
+        register_report(
+            commands,
+            lambda record, unusable: read(record, exclusions, unusable),
+            self._channels,
+            self._time_zone,
+            self._order_memory,
+        )
         register_channel_command(commands, self._sources, self._channels)
 
     @hookimpl
@@ -134,8 +142,9 @@ class AttributionPlugin:
 
     @hookimpl
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:
-        tenants = {tenant async for _, tenant in store.scan(TENANTS)}
-        return dict.fromkeys(["", *tenants], rollup_parts(now()))
+        tenants, costs = {tenant async for _, tenant in store.scan(TENANTS)}, await days_of(store)
+        parts = rollup_parts(now())
+        return {tenant: [*parts, *costs.get(tenant, ())] for tenant in ["", *tenants, *costs]}
 
     @hookimpl
     def merge_state(self, entries: Sequence[Entry]) -> Entry | None:

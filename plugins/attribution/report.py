@@ -40,13 +40,18 @@ class Row(NamedTuple):
     """Orders in which the campaign had a touchpoint and no credit."""
     converted: Decimal | None = None
     """Orders in all currencies, in the row that has the sessions."""
+    cost: Decimal | None = None
+    clicks: int | None = None
+    impressions: int | None = None
 
 
 def total(rows: Sequence[Row]) -> Row:
     """The sum of rows of one currency. Visitors are not added up, because one may be in several rows."""
     with localcontext(EXACT):
-        columns = zip(*(row[2:] for row in rows), strict=True)
-        sums: list[Any] = [sum(column) if None not in column else None for column in columns]
+        columns = (
+            [each for each in column if each is not None] for column in zip(*(row[2:] for row in rows), strict=True)
+        )
+        sums: list[Any] = [sum(column) if column else None for column in columns]
     return Row(TOTAL, rows[0].currency, *sums)._replace(visitors=None)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
@@ -14,6 +16,7 @@ from ingestd.api.events import Record
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journal import Journal
 from ingestd.api.output import columns, write, write_data, write_json
+from ingestd.api.store import Store
 from ingestd.support.names import hint
 from ingestd.support.terminal import printable
 from ingestd.support.unusable_ids import UnusableIds
@@ -21,6 +24,9 @@ from ingestd.support.unusable_ids import UnusableIds
 from ..attribution.models import MODELS
 from ..attribution.reading import Erasure, Seen
 from ..attribution.touches import Touch
+from ..sources import Channels
+from .cost_commands import register as register_costs
+from .costs import read_costs
 from .periods import EVERY, Periods, TimeZone, instant
 from .report import BY, Report, columns_of
 from .text import Form, csv_lines, members, table
@@ -35,11 +41,13 @@ ReadRecord = Callable[[Record, UnusableIds], Seen | Erasure | None]
 """Reads a record by the rules of the shop."""
 
 
-def register(commands: Commands, read: ReadRecord, time_zone: TimeZone) -> None:
+def register(commands: Commands, read: ReadRecord, channels: Channels, time_zone: TimeZone, cost_life: int) -> None:
+    """`cost_life` is how long costs are kept, in milliseconds."""
+    register_costs(commands, time_zone, cost_life)
     parser = commands.add(
         "attribution",
         "report",
-        partial(report, read=read),
+        partial(report, read=read, channels=channels, cost_life=cost_life),
         help="show orders, revenue and sessions by channel, source, campaign, page or product",
         examples=[
             "ingestd attribution report --since 30d --by source",
@@ -98,7 +106,7 @@ def _time_zone(text: str) -> TimeZone:
         raise ArgumentTypeError(str(error)) from None
 
 
-async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord) -> None:
+async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord, channels: Channels, cost_life: int) -> None:
     by = arguments.by or (["channel"] if arguments.paths else ["source"])
     by_columns = columns_of(by)
     if arguments.paths and {"model", "product"} & {*by}:
@@ -113,6 +121,10 @@ async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord) -> N
         seen = read(record, daemon.unusable_ids)
         return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
 
+    def channel(texts: Mapping[str, Any]) -> str:
+        """Of a touchpoint, or of what a campaign cost. Records of earlier versions have no channel."""
+        return texts.get("channel") or channels.of(texts.get("source"), texts.get("medium"), texts.get("name"))
+
     made = Report(
         by_columns,
         (arguments.model, *MODELS) if "model" in by else (arguments.model,),
@@ -121,6 +133,7 @@ async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord) -> N
         last=periods.last,
         read_touch=read_touch,
         is_visitor=lambda visitor: visitor not in daemon.unusable_ids,
+        channel=channel,
         tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
         until=periods.until,
@@ -138,6 +151,9 @@ async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord) -> N
             async for records in _pages(partition.journal):
                 for record in records:
                     made.add(record)
+    for tenant in made.tenants | ({arguments.tenant} - {None}) if made.takes_costs else ():
+        with missing.tolerating(daemon.of_tenant(tenant)):
+            await _add_costs(made, daemon.of_tenant(tenant).store, tenant, periods, cost_life)
     lines = made.lines(compare=arguments.compare)
     form = Form(
         ("path",) if arguments.paths else by_columns,
@@ -159,6 +175,16 @@ async def report(arguments: Namespace, daemon: Daemon, *, read: ReadRecord) -> N
         notes = []
     sys.stderr.writelines(f"{note}\n" for note in notes)
     missing.check("orders of its tenants are missing here")
+
+
+async def _add_costs(made: Report, store: Store, tenant: str, periods: Periods, life: int) -> None:
+    first, last = periods.days
+    today = datetime.fromtimestamp(times.now() / 1000, UTC).date()
+    first = max(first, today - timedelta(milliseconds=life + 3 * _DAY))
+    async for day, costs in read_costs(store, tenant, first, min(last, today + timedelta(days=1))):
+        number = periods.number_of_day(day)
+        for cost in costs if number is not None else ():
+            made.add_cost(cost, number or 0)
 
 
 async def _pages(journal: Journal) -> AsyncIterator[Sequence[Record]]:

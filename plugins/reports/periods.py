@@ -118,6 +118,18 @@ class Periods:
         number = -1 if self._every is None else self._number(at)
         return number if number == self.first - 1 else None
 
+    def number_of_day(self, day: date) -> int | None:
+        """The number of the period in which a day begins, or None."""
+        return self.number(_milliseconds(day, self._zone))
+
+    @property
+    def days(self) -> tuple[date, date]:
+        """The first and the last day that the report needs."""
+        first, last = (
+            datetime.fromtimestamp(_bounded(at) / 1000, self._zone).date() for at in (self.since, self.span.until)
+        )
+        return first, last
+
     def label(self, number: int) -> str | None:
         """The day, the Monday of the week, or the month, as `2026-11-01` or `2026-11`. None without `every`."""
         if self._every is None:

@@ -23,6 +23,7 @@ from ..attribution.models import Model
 from ..attribution.record_size import texts_of
 from ..attribution.report import Row, amount_of, divide, is_too_large, ranked
 from ..attribution.touches import Touch
+from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
@@ -36,6 +37,7 @@ UNKNOWN = "(unknown)"
 """The page or the products of an event that the journal no longer has."""
 
 _CHANNEL_OF_DIRECT = "Direct"
+_COST_COLUMNS = {"channel", "source", "medium", "name"}
 _MOST_STEPS, _LAST_STEPS = 10, 8  # of a path: a visitor may have hundreds of touchpoints
 
 Numbers = Callable[[int], int | None]
@@ -45,6 +47,8 @@ _Value = TypeVar("_Value")
 _Key = tuple[int, Campaign, str | None]
 """The number of a period, a row, and a currency."""
 _VisitKey = tuple[int, Campaign]
+_Spent = tuple[Decimal, int, int]
+"""Cost, clicks and impressions."""
 _Counts = Counter[_Key]
 _ZERO, _ALL = Decimal(0), Decimal(1)
 _NONE = (_ZERO,) * 5
@@ -68,6 +72,17 @@ class Line(NamedTuple):
     """The same row of the period before."""
     by_model: Sequence[Row] = ()
     """The same row by each further model."""
+
+
+class _Rest(NamedTuple):
+    """What rows have beside the amounts by a model."""
+
+    assisted: Mapping[_Key, int]
+    visits: Mapping[_VisitKey, tuple[int, set[str]]]
+    """The number of sessions, and their visitors."""
+    costs: Mapping[_Key, _Spent]
+    main: str | None
+    """The currency of most orders, whose rows have the sessions."""
 
 
 class _Session:
@@ -136,6 +151,11 @@ class Report:
         self._tenant, self._since, self._until = tenant, since, until
         self._keep_case, self._paths = keep_case, paths
         self.has_sessions = read_touch is not None and self._product is None and not paths
+        self.takes_costs = not paths and {*columns} <= _COST_COLUMNS
+        """Whether costs of campaigns belong to single rows."""
+        self.tenants: set[str] = set()
+        """The tenants of orders and sessions."""
+        self._costs: dict[_Key, _Spent] = {}
         self._reads_all = self._product is not None or "landing" in columns
         """Whether events before the period matter too."""
         self.not_counted = 0
@@ -175,6 +195,7 @@ class Report:
         if self._tenant not in {None, body["tenant"]}:
             return
         if body["type"] == "attribution":
+            self.tenants.add(body["tenant"])
             if body["id"] not in self._orders:
                 self._orders[body["id"]] = self._order(body, number)
         elif body["id"] not in self._reversals:
@@ -187,6 +208,13 @@ class Report:
             elif order is not None:
                 with localcontext(EXACT):
                     order.reversed += amount_of(body["value"]) or _ZERO
+
+    def add_cost(self, cost: Cost, number: int) -> None:
+        """Add the cost of a campaign in the period of this number. Call this for each once, if `takes_costs`."""
+        texts = {"source": cost.source, "medium": cost.medium, "name": cost.campaign}
+        key = number, self._campaign("", texts), cost.currency
+        spent = cost.cost, cost.clicks or 0, cost.impressions or 0
+        self._costs[key] = _spent(self._costs[key], spent) if key in self._costs else spent
 
     # Events
 
@@ -216,6 +244,7 @@ class Report:
             if session is None:
                 if self._until is not None and at >= self._until:
                     return
+                self.tenants.add(tenant)
                 session = self._sessions[tenant, session_id] = _Session(at, visitor, self._direct())
             session.start, session.visitor = at, visitor
         if touch is not None and (session.touched is None or touch.order < session.touched):
@@ -339,32 +368,31 @@ class Report:
         is_new = self._first_orders(orders)
         amounts = [_amounts(orders, index, is_new) for index in range(len(self._models))]
         assisted = _Counts((each.number, campaign, each.currency) for each in orders for campaign in each.assisted)
-        visits = self._visits()
+        visits, costs = self._visits(), self._costs
         if not self._keep_case:
             spelling = Spelling()
             for (_, campaign, _), sums in amounts[0].items():
                 spelling.count(campaign, sums[0], 0)
             for (_, campaign), (sessions, _) in visits.items():
                 spelling.count(campaign, _ZERO, sessions)
+            for _, campaign, _ in costs:
+                spelling.count(campaign, _ZERO, 0)
             amounts = [spelling.merged(each, _added) for each in amounts]
             assisted = _Counts(spelling.merged(assisted, int.__add__))
             visits = spelling.merged(visits, lambda one, other: (one[0] + other[0], one[1] | other[1]))
+            costs = spelling.merged(costs, _spent)
         currencies = Counter(order.currency for order in orders)
         main = min(currencies, key=lambda each: (-currencies[each], each or ""), default=None)
-        keys: dict[_Key, None] = dict.fromkeys(chain(assisted, *amounts))
+        keys: dict[_Key, None] = dict.fromkeys(chain(assisted, costs, *amounts))
         keys |= dict.fromkeys((number, campaign, main) for number, campaign in visits)
         if compare:
             last = max([self._last, *(each[0] for each in keys)])
             keys |= dict.fromkeys((each[0] + 1, each[1], each[2]) for each in [*keys] if each[0] < last)
-        return [self._ranked(keys, each, assisted, visits, main) for each in amounts]
+        rest = _Rest(assisted, visits, costs, main)
+        return [self._ranked(keys, each, rest) for each in amounts]
 
     def _ranked(
-        self,
-        keys: Iterable[_Key],
-        amounts: Mapping[_Key, Sequence[Decimal]],
-        assisted: Mapping[_Key, int],
-        visits: Mapping[_VisitKey, tuple[int, set[str]]],
-        main: str | None,
+        self, keys: Iterable[_Key], amounts: Mapping[_Key, Sequence[Decimal]], rest: _Rest
     ) -> Mapping[int, Sequence[Row]]:
         """The rows of each period. Sessions have no currency, and stand in the rows of the main one."""
         converted: dict[_VisitKey, Decimal] = {}
@@ -376,11 +404,14 @@ class Report:
             count, revenue, reversed_, new, returning = amounts.get(key, _NONE)
             row = Row(campaign, currency, count, revenue, reversed_, revenue - reversed_, new=new, returning=returning)
             if self._product is None and not self._paths:
-                row = row._replace(assisted=assisted.get(key, 0))
-            if self.has_sessions and currency == main:
-                sessions, visitors = visits.get((number, campaign), (0, set()))
+                row = row._replace(assisted=rest.assisted.get(key, 0))
+            if self.has_sessions and currency == rest.main:
+                sessions, visitors = rest.visits.get((number, campaign), (0, set()))
                 all_orders = converted.get((number, campaign), _ZERO)
                 row = row._replace(sessions=sessions, visitors=len(visitors), converted=all_orders)
+            if key in rest.costs:
+                cost, clicks, impressions = rest.costs[key]
+                row = row._replace(cost=cost, clicks=clicks, impressions=impressions)
             rows.setdefault(number, []).append(row)
         return {number: ranked(some) for number, some in rows.items()}
 
@@ -429,6 +460,10 @@ def _amounts(orders: Iterable[_Order], index: int, is_new: Mapping[str, bool | N
 
 def _added(one: list[Decimal], other: list[Decimal]) -> list[Decimal]:
     return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _spent(one: _Spent, other: _Spent) -> _Spent:
+    return EXACT.add(one[0], other[0]), one[1] + other[1], one[2] + other[2]
 
 
 def _without_orders(row: Row) -> Row:

@@ -64,6 +64,8 @@ def members(line: Line, form: Form) -> dict[str, Any]:
     found |= {"kind": row.campaign.kind, "sessions": row.sessions, "visitors": row.visitors}
     found |= {"average": _number(_average(row)), "conversion": _share(_conversion(row))}
     found |= {"new": _number(row.new), "returning": _number(row.returning), "assisted": row.assisted}
+    found |= {"cost": _number(row.cost), "clicks": row.clicks, "impressions": row.impressions}
+    found |= {"roas": _share(_roas(row)), "cost_per_order": _number(_cost_per_order(row))}
     if form.compare and line.before is not None:
         before = line.before
         found |= {"sessions_before": before.sessions, "orders_before": number(before.orders)}
@@ -81,6 +83,15 @@ def _average(row: Row) -> Decimal | None:
 def _conversion(row: Row) -> Decimal | None:
     """The orders of a session."""
     return row.converted / row.sessions if row.sessions and row.converted is not None else None
+
+
+def _roas(row: Row) -> Decimal | None:
+    """The net revenue of what was spent."""
+    return row.net / row.cost if row.cost else None
+
+
+def _cost_per_order(row: Row) -> Decimal | None:
+    return row.cost / row.orders if row.cost is not None and row.orders else None
 
 
 def _change(row: Row, before: Row) -> Decimal | None:
@@ -129,7 +140,11 @@ def _columns(lines: Sequence[Line], form: Form) -> Iterator[_Column]:
         yield _Column("change", lambda line: _percent(_change(line.row, line.before) if line.before else None, "+"), 1)
     for index, model in enumerate(form.models):
         yield _Column(model.split("_")[0], lambda line, index=index: money(line.by_model[index].net), 2)  # type: ignore[misc]
-    yield _Column("average", lambda line: "" if (each := _average(line.row)) is None else money(each), 7)
+    if any(row.cost is not None for row in rows):
+        yield _Column("cost", lambda line: _money(line.row.cost), 1)
+        yield _Column("ROAS", lambda line: _money(_roas(line.row)), 2)
+        yield _Column("per order", lambda line: _money(_cost_per_order(line.row)), 5)
+    yield _Column("average", lambda line: _money(_average(line.row)), 7)
     if any(row.sessions is not None for row in rows):
         yield _Column("conv.", lambda line: _percent(_conversion(line.row)), 4)
     if any(row.new is not None for row in rows):
@@ -137,6 +152,10 @@ def _columns(lines: Sequence[Line], form: Form) -> Iterator[_Column]:
         yield _Column("returning", lambda line: f"{line.row.returning:.{decimals}f}", 10)
     if any(row.assisted is not None for row in rows):
         yield _Column("assisted", lambda line: _text(line.row.assisted), 11)
+
+
+def _money(amount: Decimal | None) -> str:
+    return "" if amount is None else money(amount)
 
 
 def _text(value: int | None) -> str:

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,10 @@ def fill(shop: Shop, daemon: Daemon, other: Key) -> dict[str, str]:
     return ids
 
 
-COLUMNS = "source,currency,orders,revenue,reversed,net,kind,sessions,visitors,average,conversion,new,returning,assisted"
+COLUMNS = (
+    "source,currency,orders,revenue,reversed,net,kind,sessions,visitors,average,conversion,new,returning,assisted"
+    ",cost,clicks,impressions,roas,cost_per_order"
+)
 COMMANDS = [("show", "o-1"), ("show", "o-1", "--json"), ("report", "--since", "1h")]
 
 
@@ -329,7 +332,8 @@ def test_the_report_of_one_shop_and_of_a_time(filled: tuple[Shop, dict[str, str]
     one = json.loads(shop.command("attribution", "report", "--since", "1h", "--json", "--tenant", "other"))
     amounts = {"currency": None, "orders": 1, "revenue": 7, "reversed": 0, "net": 7}
     visits = {"sessions": 1, "visitors": 1, "average": 7, "conversion": 1.0, "new": 1, "returning": 0, "assisted": 0}
-    assert one == {"source": "(direct)", **amounts, "kind": "direct", **visits}
+    costs = dict.fromkeys(["cost", "clicks", "impressions", "roas", "cost_per_order"])
+    assert one == {"source": "(direct)", **amounts, "kind": "direct", **visits, **costs}
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z") == "no orders\n"
     assert shop.command("attribution", "report", "--since", "2999-01-01T00:00:00Z", "--json") == ""
     assert shop.command("attribution", "report", "--since", "1h", "--tenant", "none") == "no orders\n"
@@ -388,6 +392,33 @@ def test_models_beside_each_other_pages_products_and_paths(filled: tuple[Shop, d
     paths = rows("--paths", "--by", "medium")
     assert (paths["email > cpc > (not set)"]["orders"], paths["(direct)"]["orders"]) == (1, 1)
     assert "leave them out of --by" in refused(shop, "report", "--since", "1h", "--paths", "--by", "product")
+
+
+def test_costs_beside_the_revenue(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        filler = Filler(shop, daemon)
+        filler.touch("v", DAY, {"source": "google", "medium": "cpc"})
+        filler.order("v", order_id="o-1", revenue=40, currency="EUR")
+        wait_until(lambda: bool(derived(shop, "o-1")))
+        today = datetime.now(UTC).date()
+        file = tmp_path / "costs.csv"
+        file.write_text(f"day,source,medium,currency,cost\n{today},Google,cpc,EUR,10\n{today},bing,cpc,USD,3\n")
+        assert shop.command("costs", "import", str(file), "--dry-run") == "costs of shop: would be 2 new\n"
+        assert shop.command("costs", "import", str(file)) == "costs of shop: 2 new\n"
+        assert shop.command("costs", "import", str(file)) == "costs of shop: 2 same\n"
+        printed = shop.command("attribution", "report", "--since", str(today), "--json")
+        rows = {row["source"]: row for row in map(json.loads, printed.splitlines())}
+        assert [rows["google"][name] for name in ("net", "cost", "roas", "cost_per_order")] == [40, 10, 4.0, 10]
+        assert [rows["bing"][name] for name in ("currency", "orders", "cost", "roas")] == ["USD", 0, 3, 0]
+        listed = [json.loads(line) for line in shop.command("costs", "list", "--json").splitlines()]
+        assert [(each["source"], each["cost"]) for each in listed] == [("Google", 10), ("bing", 3)]
+        day = ("--since", str(today), "--until", str(today))
+        assert shop.command("costs", "remove", *day) == "costs of shop: 2 removed\n"
+        assert shop.command("costs", "list") == "no costs\n"
+    shop.create_key("public", "other")
+    done = run_ingestd("costs", "import", str(file), config=shop.config)
+    assert (done.returncode, "name the shop with --tenant, one of other, shop" in done.stderr) == (1, True)
 
 
 def test_a_wrong_time_zone_of_the_configuration_is_refused(tmp_path: Path) -> None:

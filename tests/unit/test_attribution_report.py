@@ -439,11 +439,12 @@ def test_csv_is_read_back() -> None:
     rows = [row('a "quoted", one', 1.5, 100.25, 1), row("b", 1, 0, 0, None)]
     header = (
         "source,currency,orders,revenue,reversed,net,kind,sessions,visitors,average,conversion,new,returning,assisted"
+        ",cost,clicks,impressions,roas,cost_per_order"
     )
     assert [*csv_lines(told(rows), Form(("source",)))] == [
         header,
-        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25,campaign,,,66.17,,,,',
-        "b,,1,0,0,0,campaign,,,0,,,,",
+        '"a ""quoted"", one",EUR,1.5,100.25,1,99.25,campaign,,,66.17,,,,,,,,,',
+        "b,,1,0,0,0,campaign,,,0,,,,,,,,,",
     ]
     assert as_csv(rows)[1][:7] == [
         'a "quoted", one',
@@ -460,7 +461,7 @@ def test_csv_is_read_back() -> None:
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_is_a_formula(text: str) -> None:
     [_, cells] = as_csv([row(text, 1, 1, currency=text)])
-    assert len(cells) == 14
+    assert len(cells) == 19
     for cell in cells[:2]:
         assert cell[0] in {"'", "\N{REPLACEMENT CHARACTER}"}
 
@@ -480,7 +481,7 @@ def test_csv_keeps_blanks_and_joiners_of_scripts_but_no_controls(text: str, show
 @given(ROWS)
 def test_csv_has_a_line_and_all_cells_a_row_for_any_names(rows: list[Row]) -> None:
     cells = as_csv(rows)
-    assert [len(each) for each in cells] == [14] * (1 + len(rows))
+    assert [len(each) for each in cells] == [19] * (1 + len(rows))
     assert [printable(each[0]).removeprefix("'") for each in cells[1:]] == [
         printable(each.campaign.fields[0] or "").removeprefix("'") for each in rows
     ]
