@@ -1,13 +1,14 @@
-// The cart, in localStorage: how many of each product.
+// The cart: how many of each product.
 
 import { PRODUCTS, dataOf, rounded } from '/products.js'
+import { storage } from '/storage.js'
 
 const FREE_FROM = 50
 const SHIPPING = 4.9
 export const MOST = 99 // of one product
 
 function quantities() {
-  return JSON.parse(localStorage.getItem('shop.cart') ?? '{}')
+  return JSON.parse(storage.getItem('shop.cart') ?? '{}')
 }
 
 /** The products in the cart, each with its quantity. */
@@ -17,12 +18,12 @@ export function lines() {
 }
 
 export function setQuantity(product_id, quantity) {
-  localStorage.setItem('shop.cart', JSON.stringify({ ...quantities(), [product_id]: Math.min(quantity, MOST) }))
+  storage.setItem('shop.cart', JSON.stringify({ ...quantities(), [product_id]: Math.min(quantity, MOST) }))
 }
 
 export const quantityOf = (product_id) => quantities()[product_id] ?? 0
 export const pieces = () => lines().reduce((sum, { quantity }) => sum + quantity, 0)
-export const empty = () => localStorage.removeItem('shop.cart')
+export const empty = () => storage.removeItem('shop.cart')
 
 /** The sums as an order has them: what the products cost, what brings them, and both. */
 export function sums() {

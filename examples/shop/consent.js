@@ -1,13 +1,15 @@
 // The visitor's decision. The shop keeps it, because ingestd may be away when it is made; each page tells ingestd.
 
+import { storage } from '/storage.js'
+
 const { consent } = window.ingestd
 const NAME = 'shop.consent'
 
 /** `yes`, `no`, or null before a decision. */
-export const decision = () => localStorage.getItem(NAME)
+export const decision = () => storage.getItem(NAME)
 
 export function decide(yes) {
-  localStorage.setItem(NAME, yes ? 'yes' : 'no')
+  storage.setItem(NAME, yes ? 'yes' : 'no')
   consent(yes)
 }
 

@@ -1,6 +1,7 @@
 // Shows what was really sent: the events that ingestd has answered. An event that was only tried is not among them.
 
 import { decision } from '/consent.js'
+import { storage } from '/storage.js'
 
 const list = document.getElementById('sent')
 const items = new Map() // by message id: an event may be answered again
@@ -47,7 +48,7 @@ function showWaiting() {
 function waiting() {
   if (decision() === 'no') return 'Nothing is sent: you have said no.'
   if (Array.isArray(window.ingestd.calls)) return 'ingestd is away. The shop works without it.'
-  const count = Object.keys(localStorage).filter((name) => name.startsWith('ingestd.q')).length
+  const count = Object.keys(storage).filter((name) => name.startsWith('ingestd.q')).length
   if (count) return count === 1 ? 'One event waits for its answer.' : `${count} events wait for their answers.`
   return items.size ? '' : 'Nothing yet.'
 }

@@ -4,6 +4,7 @@ import { CURRENCY, PRODUCTS, dataOf, money } from '/products.js'
 import { MOST, empty, lines, pieces, quantityOf, setQuantity, sums } from '/cart.js'
 import { decide, decision, tellDecision } from '/consent.js'
 import { showAnswers } from '/sent.js'
+import { storage } from '/storage.js'
 import { host, key, operators } from '/config.js'
 
 // The functions of the page's first script. They work at once, and harm nothing while ingestd is away or blocked.
@@ -169,15 +170,15 @@ function replace(host, ...children) {
 }
 
 function showLinks() {
-  const user = localStorage.getItem('shop.user')
+  const user = storage.getItem('shop.user')
   const signIn = () => {
-    localStorage.setItem('shop.user', 'u-demo')
+    storage.setItem('shop.user', 'u-demo')
     identify('u-demo', { plan: 'gold' })
     track('Signed In')
     showLinks()
   }
   const signOut = () => {
-    localStorage.removeItem('shop.user')
+    storage.removeItem('shop.user')
     track('Signed Out')
     reset()
     showLinks()

@@ -5,7 +5,8 @@ OpenAPI read an `$id`, and many ignore the keywords beside a `$ref`. So a `$ref`
 
 Generators of clients follow references to components only, and give a class to each object. For an object inside of a
 definition they would make one for every schema that inherits it, all of the same name. So such an object is a component
-itself, and so is every schema in `$defs`.
+itself, and so is every schema in `$defs`. They take an `allOf` of one reference for that reference alone, so the
+properties beside it move into the `allOf`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _WITH_LIST = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 _WITH_NAMES = frozenset(["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"])
 
 _DEFINED = (("$defs",), ("definitions",))
+_OWN = ("type", "required", "properties", "patternProperties", "additionalProperties")
 _REFERENCES = ("$ref", "$dynamicRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 _DROPPED = frozenset(["$id", "$schema", *_REFERENCES, *_ANCHORS])
@@ -60,9 +62,16 @@ class SchemaComponents:
             for file in self._files
             for path, subschema in _subschemas(file.schema, ())
             if path[-2:-1] in _DEFINED
-            or (file.key is None and path[-2:-1] == ("properties",) and "properties" in subschema)
+            or (file.key is None and path[-2:-1] == ("properties",) and subschema.get("type") == "object")
         }
         """The names of components that are inside of a file, by file and location."""
+        self._heirs = {
+            (file.uri, json_pointer(path)): len(subschema.get("allOf", [])) + len(_references(subschema))
+            for file in self._files
+            for path, subschema in _subschemas(file.schema, ())
+            if "properties" in subschema and _references(subschema)
+        }
+        """The places in `allOf` of the properties beside a reference, by file and location of the schema."""
 
     def new_name(self, text: str) -> str:
         """A name for a component, made of the words of a text: `OrderCompleted`. It is not given again."""
@@ -75,9 +84,9 @@ class SchemaComponents:
         self._taken.add(name)
         return name
 
-    def location_of(self, uri: str) -> str:
-        """The location of the component of a file, by the `$id` of the file."""
-        return location(self._names[uri])
+    def name_of(self, uri: str) -> str:
+        """The name of the component of a file, by the `$id` of the file."""
+        return self._names[uri]
 
     def schemas(self) -> Mapping[str, Any]:
         """The components by their names, in the order of the files."""
@@ -97,10 +106,11 @@ class SchemaComponents:
                 holder = holder[step]
             holder[steps[-1]] = self._convert(inner, base, (*path, *steps), components)
         # A dynamic reference shows its initial target. No document outside of JSON Schema can say more.
-        references = [{"$ref": self._target(schema[keyword], base)} for keyword in _REFERENCES if keyword in schema]
+        references = [{"$ref": self._target(each, base)} for each in _references(schema)]
         if references and (made or len(references) > 1):
             # At the end, because other references may name the present members by their index.
-            made["allOf"] = [*made.get("allOf", []), *references]
+            own = {keyword: made.pop(keyword) for keyword in _OWN if "properties" in schema and keyword in made}
+            made["allOf"] = [*made.get("allOf", []), *references, *([own] if own else [])]
         elif references:
             made = references[0]
         name = self._inside.get((base, json_pointer(path)))
@@ -118,13 +128,17 @@ class SchemaComponents:
             uri = urljoin(base, uri)
         if fragment and not fragment.startswith("/"):
             fragment = self._anchors[uri, fragment]
-        above, steps = fragment, ""
-        while above:  # the component that is nearest to the target
-            if (uri, above) in self._inside:
-                return f"{location(self._inside[uri, above])}{steps}"
-            above, _, step = above.rpartition("/")
-            steps = f"/{step}{steps}"
-        return f"{self.location_of(uri)}{fragment}"
+        above, found = "", location(self._names[uri])
+        for step in fragment.split("/")[1:]:
+            if step in _OWN and (uri, above) in self._heirs:
+                found += f"/allOf/{self._heirs[uri, above]}"
+            above += f"/{step}"
+            found = location(self._inside[uri, above]) if (uri, above) in self._inside else f"{found}/{step}"
+        return found
+
+
+def _references(schema: Schema) -> list[str]:
+    return [schema[keyword] for keyword in _REFERENCES if keyword in schema]
 
 
 def _shallow(value: Any) -> Any:

@@ -273,6 +273,16 @@ def test_the_demo_shop_sells_without_ingestd_and_a_decision_made_then_counts_lat
     tab.close()
 
 
+def test_the_demo_shop_opens_where_the_browser_keeps_nothing(selling: tuple[Demo, str], browser: Browser) -> None:
+    tab = browser.tab()
+    tab.run_first("Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('denied') } })")
+    tab.open(f"{selling[1]}/?page=product&id=p-1")
+    tab.wait_for("document.querySelector('main button') !== null")
+    tab.evaluate("document.querySelector('main button').click()")
+    assert tab.evaluate("document.querySelector('nav a').textContent") == "Cart (1)"
+    tab.close()
+
+
 @pytest.mark.parametrize(("width", "dark"), [(320, False), (390, True), (768, False), (1280, True)])
 def test_the_demo_shop_fits_and_can_be_read(
     width: int, dark: bool, selling: tuple[Demo, str], browser: Browser
