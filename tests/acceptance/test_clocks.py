@@ -71,6 +71,16 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         assert received(shop) - began > 2 * HOUR
 
 
+def test_a_daemon_that_starts_with_a_clock_ahead_of_redis_removes_no_young_record(tmp_path: Path) -> None:
+    with redis_shop(tmp_path, {"journal": 'keep_for = "5m"'}) as shop:
+        with Daemon(shop.config, environment=faked(FAKETIME="-630s")) as behind:
+            track(shop, behind, anonymousId="old")
+        with Daemon(shop.config, arguments=("--set", "journal.keep_for=1d")) as right:
+            track(shop, right, anonymousId="young")
+        with Daemon(shop.config, environment=faked(FAKETIME="+630s")):
+            wait_until(lambda: [record["anonymousId"] for record in shop.stored()] == ["young"])
+
+
 def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> None:
     with redis_shop(tmp_path) as shop:
         environment = faked(FAKETIME="+630s")
