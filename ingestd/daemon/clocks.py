@@ -86,7 +86,7 @@ class Clocks:
             )
 
     def _look_at_system(self, ahead: int) -> None:
-        if abs(ahead) > _FOLLOWED:
+        if abs(ahead) > _FOLLOWED and not self._joins_store(ahead):
             if abs(ahead - self.jump) > _WRONG:
                 _log.warning(
                     "the system's clock has jumped %s. The daemon goes on by its former time, so that nothing ends too"
@@ -101,6 +101,13 @@ class Clocks:
             _log.warning("the system's clock has jumped %s, and the daemon follows it", _told(ahead))
         self.jump = 0
         times.keep_own_clock()
+
+    def _joins_store(self, ahead: int) -> bool:
+        """Whether a jump ends a difference to the store's clock: it was wrong since the start, and is right now.
+
+        The difference must be older than the jump: the clock of a store on the same machine jumps too.
+        """
+        return not self.jump and self._is_apart and abs(ahead - self.store_ahead) < _WRONG
 
     def _look_at_stores(self) -> None:
         ahead = abs(self.store_ahead)
