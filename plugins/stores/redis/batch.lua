@@ -741,7 +741,13 @@ end
 
 ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
   local row, time = ensured(name, from_beginning), clock()
-  if row.holder ~= '' and row.holder ~= holder and row.till >= time then return false end
+  if row.holder ~= '' and row.holder ~= holder and row.till >= time then
+    if row.till > time + lease then -- the clock of the server was ahead, or it was another server
+      row.till = time + lease
+      set_row(name, row)
+    end
+    return false
+  end
   row.fence, row.holder, row.till, row.left = row.fence + 1, holder, time + lease, row.position
   set_row(name, row)
   return {row.position, row.fence}
@@ -825,6 +831,9 @@ repeatable.beat = function(_, report, former, life, names, holder, lease)
   local time = clock()
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
   if former ~= '' then redis.call('ZREM', daemons, former) end
+  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + life, '+inf')) do
+    redis.call('ZADD', daemons, time + life, late) -- as for the leases: the clock of the server was ahead
+  end
   redis.call('ZADD', daemons, time + life, report)
   redis.call('PEXPIRE', daemons, life)
   local all = summed()
