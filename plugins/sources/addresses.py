@@ -16,7 +16,9 @@ __all__ = ["NOWHERE", "Place", "load_suffixes", "place_of", "site_of"]
 
 _LONGEST = 2048
 """Characters of an address that are read. A host is near its start."""
-_REMEMBERED = 4096
+_LONGEST_HOST = 3 * 253
+"""Characters of a host with each one as %xx. DNS allows 253."""
+_REMEMBERED = 1024
 
 _SEPARATOR = re.compile(r"[/?#]")
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})+")
@@ -57,7 +59,7 @@ def place_of(address: Any) -> Place:
     if scheme:
         authority = authority.rpartition("@")[2]
     host, _, port = authority.partition(":")
-    if port and not port.isdecimal():
+    if len(host) > _LONGEST_HOST or (port and not port.isdecimal()):
         return NOWHERE
     return _place(host, rest[len(authority) :][:256] if host.lower().endswith(_COPIES) else "")
 
