@@ -104,7 +104,7 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
-        register_channel_command(commands, self._sources, self._channels)
+        register_channel_command(commands, self._sources, self._channels, self._exclusions)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

@@ -89,6 +89,7 @@ def test_click_ids_of_the_shop_come_first() -> None:
     assert rules.of_click("MyClid") == ("mynet", "cpc")
     assert rules.of_click("fbclid") == ("facebook", "cpc")
     assert rules.of_click("gclid") == ("google", "cpc")
+    assert {"myclid", "gclid", "sccid"} <= {*rules.click_types}
 
 
 # Referrers
