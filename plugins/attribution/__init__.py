@@ -108,7 +108,6 @@ class AttributionPlugin:
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
-        self._sources.load()
         self._consumer.tally = _counted(daemon.registry)
         self._consumer.unusable_ids = daemon.unusable_ids
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ingestd.support.addresses import ascii_domain
 
-from .addresses import load_suffixes, place_of, site_of
+from .addresses import place_of, site_of
 from .click_ids import ClickId, ClickSource, click_id_of
-from .tables import MEDIUMS, click_sources, known_app, known_host, load_hosts
+from .tables import MEDIUMS, click_sources, known_app, known_host
 
 __all__ = ["Named", "SourceRules"]
 
@@ -47,11 +47,6 @@ class SourceRules:
     def click_types(self) -> Collection[str]:
         """The names of parameters with click ids, in lower case."""
         return self._types.keys()
-
-    def load(self) -> None:
-        """Read all tables, which takes some 50 ms. Otherwise the first referrer would wait for it."""
-        load_suffixes()
-        load_hosts()
 
     def click_id_of(self, campaign: Any, page: Any) -> ClickId | None:
         return click_id_of(campaign, page, self._types)

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-__all__ = ["MEDIUMS", "Known", "click_sources", "known_app", "known_host", "load_hosts", "source_group"]
+__all__ = ["MEDIUMS", "Known", "click_sources", "known_app", "known_host", "source_group"]
 
 MEDIUMS: Mapping[str, str | None] = {
     "search": "organic",
@@ -75,11 +75,6 @@ def click_sources() -> Mapping[str, tuple[str, str, str | None]]:
 
 def _rows(file: str) -> list[dict[str, str]]:
     return [*csv.DictReader(files(__package__).joinpath(file).read_text().splitlines())]
-
-
-def load_hosts() -> None:
-    """Read the tables of hosts, so that no event waits for it."""
-    _hosts()
 
 
 def known_app(name: str) -> Known | None:

@@ -182,6 +182,8 @@ def test_two_shops_of_a_hosting_service_are_two_sites() -> None:
     assert of_referrer("https://a.myshopify.com/", "https://b.myshopify.com/") == ("a.myshopify.com", "referral")
     assert of_referrer("https://www.a.myshopify.com/", "https://a.myshopify.com/") is None
     assert of_referrer("https://a.co.uk/", "https://b.co.uk/") == ("a.co.uk", "referral")
+    assert of_referrer("https://a.公司.cn/", "https://b.xn--55qx5d.cn/") == ("a.xn--55qx5d.cn", "referral")
+    assert of_referrer("https://www.a.公司.cn/", "https://a.xn--55qx5d.cn/") is None
 
 
 def test_a_search_engine_is_a_source_without_the_address_of_the_page() -> None:
