@@ -120,7 +120,7 @@ class AttributionPlugin:
             self._time_zone,
             self._order_memory,
         )
-        register_channel_command(commands, self._sources, self._channels)
+        register_channel_command(commands, self._sources, self._channels, self._exclusions)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
