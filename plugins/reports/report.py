@@ -300,7 +300,9 @@ class Report:
         """What tells the rows of touchpoints apart. `texts` is None if a record had no room for them."""
         if texts is None:
             return OTHERS
-        return self._shared(Campaign("campaign", tuple(self._field(name, event_id, texts) for name in self._fields)))
+        fields = tuple(self._field(name, event_id, texts) for name in self._fields)
+        direct = self._direct()  # some tag visits with the source (direct)
+        return direct if fields == direct.fields else self._shared(Campaign("campaign", fields))
 
     def _field(self, name: str, event_id: str, texts: Mapping[str, Any]) -> str | None:
         if name == "landing":
@@ -318,7 +320,7 @@ class Report:
         """The same for all campaigns of a row."""
         if self._keep_case:
             return campaign
-        return Campaign(campaign.kind, tuple(field and field.casefold() for field in campaign.fields))
+        return Campaign(campaign.kind, tuple(field and field.lower() for field in campaign.fields))
 
     def _shared(self, value: _Value) -> _Value:
         found: _Value = self._equal.setdefault(value, value)
