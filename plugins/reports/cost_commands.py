@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import date, datetime, timedelta
 
+import msgspec
+
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
@@ -39,20 +41,13 @@ async def list_costs(arguments: Namespace, daemon: Daemon) -> None:
                 if arguments.tenant in {None, tenant} and _is_within(day, arguments):
                     rows += [(tenant, day, cost) for cost in costs]
     rows.sort(key=lambda row: (row[1], row[0], tuple(each or "" for each in row[2].key)))
-    facts = [{"tenant": tenant, "day": str(day), **_facts(cost)} for tenant, day, cost in rows]
-    names = ["tenant", *COLUMNS]
-    texts = [["" if row[name] is None else printable(str(row[name])) for name in names] for row in facts]
+    told = [(tenant, str(day), *msgspec.structs.astuple(cost)) for tenant, day, cost in rows]
+    names = ("tenant", *COLUMNS)
+    facts = [dict(zip(names, each, strict=True)) | {"cost": float(each[6])} for each in told]
+    texts = [["" if cell is None else printable(str(cell)) for cell in each] for each in told]
     lines = table([[*map(str.upper, names)], *texts], right=(6, 7, 8)) if rows else ["no costs"]
     write_result(*facts, lines=lines, as_json=arguments.json)
     missing.check("costs of its tenants are missing here")
-
-
-def _facts(cost: Cost) -> dict[str, object]:
-    names = ("source", "medium", "campaign", "currency")
-    return {
-        **{name: getattr(cost, name) for name in names}, "cost": float(cost.cost), "clicks": cost.clicks,
-        "impressions": cost.impressions,
-    }  # fmt: skip
 
 
 def _is_within(day: date, arguments: Namespace) -> bool:
