@@ -56,6 +56,7 @@ lint: .venv/installed-for-tests
 
 types: .venv/installed-for-tests
 	$(BIN)/mypy ingestd tests benchmarks scripts
+	cd examples/hooks && ../../$(BIN)/mypy --config-file ../../setup.cfg .
 	cd examples/ingestd-orders-csv && ../../$(BIN)/mypy --config-file ../../setup.cfg .
 
 bench: .venv/installed

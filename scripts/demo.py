@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
+BIN = shlex.quote(str(Path(INGESTD).parent))
 BASE = "/api/v1/analytics"
 
 CONFIG = """\
@@ -90,6 +91,11 @@ class Demo(NamedTuple):
     ops_address: str
     keys: dict[str, dict[str, str]]
 
+    @property
+    def variables(self) -> str:
+        """The variables of a shell in which commands find the demo."""
+        return f"INGESTD_CONFIG={shlex.quote(str(self.config.resolve()))} KEY={self.keys['public']['id']}"
+
     def headers(self, key: str, body: bytes) -> dict[str, str]:
         """The credentials for a request with this body."""
         secret = self.keys[key].get("secret")
@@ -161,11 +167,9 @@ def show(demo: Demo) -> None:
         text = json.dumps(body)
         headers = " ".join(f"-H '{name}: {value}'" for name, value in demo.headers(key, text.encode()).items())
         lines += [f"{title}:", f"  curl -i http://{demo.address}{BASE}{path} {headers} -d '{text}'", ""]
-    folder = shlex.quote(str(Path(INGESTD).parent))
     lines += [
         "For the commands of the README, in another terminal:",
-        f"  export PATH={folder}:$PATH INGESTD_CONFIG={shlex.quote(str(demo.config.resolve()))}"
-        f" KEY={demo.keys['public']['id']}",
+        f"  export PATH={BIN}:$PATH {demo.variables}",
         "",
         f"Metrics and health:     http://{demo.ops_address}/metrics  /livez  /readyz",
         "",

@@ -13,7 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .demo import INGESTD, make, make_parser, read_demo
+from .demo import BIN, INGESTD, make, make_parser, read_demo
 
 SHOP = Path(__file__).parents[1] / "examples" / "shop"
 
@@ -57,6 +57,8 @@ def main() -> int:
     sys.stdout.write(
         f"The shop:                http://127.0.0.1:{arguments.shop_port}/\n"
         f"The page for operators:  http://{demo.ops_address}/\n"
+        "For commands, in another terminal:\n"
+        f"  export PATH={BIN}:$PATH {demo.variables}\n"
         "Stop with Ctrl-C.\n\n"
     )
     sys.stdout.flush()

@@ -1,13 +1,17 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Three pages are made of the code: every option
-(conf/ingestd.toml), every command (the parser of the command line) and every answer (the OpenAPI document).
+The pages are those of docs/ and the README as the first one. Four pages are made of the code: every option
+(conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document) and the
+contract of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks).
 A link or an anchor that leads nowhere fails the build.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -19,11 +23,16 @@ from typing import Any
 
 import msgspec
 
+from ingestd import api
+from ingestd.api import HOOK_NAMESPACE, hookspecs
 from scripts.man import leaves, whole_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
 """The pages that the site is built from, as zensical.toml says."""
+
+_MADE_OF = {ROOT / "conf" / "ingestd.toml": "options.md", ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md"}
+"""Files that pages link to, and the page that is made of them."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
 _OPTION = re.compile(r"(?:# )?(\w+) = (.+)")
@@ -41,7 +50,7 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    made = {"options.md": options(), "commands.md": commands(), "answers.md": answers()}
+    made = {"options.md": options(), "commands.md": commands(), "answers.md": answers(), "contracts.md": contracts()}
     for name, text in made.items():
         (reference / name).write_text(text)
     for page in folder.rglob("*.md"):
@@ -56,8 +65,8 @@ def _linked(link: re.Match[str], page: Path, folder: Path) -> str:
         return link[0]
     source = ROOT if page.name == "index.md" else (ROOT / "docs" / page.relative_to(folder)).parent
     meant = (source / target).resolve()
-    if meant == ROOT / "conf" / "ingestd.toml":
-        meant = ROOT / "docs" / "reference" / "options.md"
+    if meant in _MADE_OF:
+        meant = ROOT / "docs" / "reference" / _MADE_OF[meant]
     if not meant.is_relative_to(ROOT / "docs"):
         return text if "`" in text else f"`{meant.relative_to(ROOT)}`"
     return f"[{text}]({os.path.relpath(folder / meant.relative_to(ROOT / 'docs'), page.parent)}{anchor})"
@@ -68,6 +77,7 @@ def options() -> str:
     lines = ["# Options", ""]
     about: list[str] = []
     names: list[str] = []
+    is_example = False
 
     def end_group() -> None:
         if names:
@@ -82,13 +92,14 @@ def options() -> str:
         if section := re.fullmatch(r"(?:# )?(\[+[\w.\"]+\]+)", line):
             end_group()
             lines.extend([f"## `{section[1]}`", ""])
+            is_example = line.startswith("#")
         elif option:
-            unset = " (not set)" if line.startswith("#") else ""
+            unset = " (not set)" if line.startswith("#") and not is_example else ""
             names.append(f"- **`{option[1]}`** = `{option[2]}`{unset}")
         elif line.startswith("#"):
             if names:
                 end_group()
-            about.append(line.removeprefix("#").strip())
+            about.append(line.lstrip("# "))  # a comment within a section that is one itself begins with two
         elif not line:
             end_group()
     return "\n".join(lines)
@@ -99,6 +110,22 @@ def commands() -> str:
     lines = ["# Commands", ""]
     for parser in leaves(whole_parser()):
         lines.extend([f"## {parser.prog}", "", "```text", parser.format_help().strip(), "```", ""])
+    return "\n".join(lines)
+
+
+def contracts() -> str:
+    """The contract of every hook with its example, and what each module of ingestd.api is for."""
+    lines = ["# Contracts of the hooks", "", "[hooks.md](../hooks.md) has the rules for all hooks.", ""]
+    for name, hook in vars(hookspecs).items():
+        if hasattr(hook, f"{HOOK_NAMESPACE}_spec"):
+            signature = str(inspect.signature(hook)).replace("'", "")
+            example = (ROOT / "examples" / "hooks" / f"{name}.py").read_text()
+            lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", ""])
+            lines.extend(["```python", example.rstrip(), "```", ""])
+    lines.extend(["## Modules of ingestd.api", ""])
+    for module in sorted(pkgutil.iter_modules(api.__path__), key=lambda each: each.name):
+        about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
+        lines.append(f"- `{module.name}`: {about.partition(chr(10))[0]}")
     return "\n".join(lines)
 
 

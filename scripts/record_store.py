@@ -3,9 +3,9 @@
     python -m scripts.record_store                        the present version, before its release
     python -m scripts.record_store 0.1.0 --commit 9c1c7aa
 
-A commit is installed in a temporary environment. Its daemon takes a small shop's events once on SQLite and once on
-Redis: sessions, links, traits, orders, refunds, one of them before its order, dead letters, and a sink that is behind.
-Then it stops. Its store, and what callers and sinks were told, go to `tests/data/upgrades/VERSION`.
+A commit is installed in a temporary environment. Its daemon takes a small shop's events on SQLite, on Redis and on a
+cluster: sessions, links, traits, orders, refunds, one of them before its order, dead letters, and a sink that is
+behind. Then it stops. Its store, and what callers and sinks were told, go to `tests/data/upgrades/VERSION`.
 
 All states before 0.2.0 have the version 0.1.0. 9c1c7aa is the last one that operators ran: the newest commit of
 2026-11-27, after which the work on 0.2.0 began. `git log --before=2026-11-28 -1 --format=%h main` finds it.
@@ -34,7 +34,7 @@ from typing import Any
 
 from ingestd import RELEASE
 
-__all__ = ["CONFIG", "DATA", "DECLARED", "POISON", "VISITORS", "order", "refund"]
+__all__ = ["CONFIG", "DATA", "DECLARED", "POISON", "SERVERS", "VISITORS", "order", "refund"]
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data" / "upgrades"
@@ -70,6 +70,10 @@ url = "http://127.0.0.1:{{slow}}/in"
 batch = {{{{ max_events = 7, max_bytes = "1MiB", max_wait = "50ms" }}}}
 retry = {{{{ attempts = 3, initial = "50ms", max = "200ms" }}}}
 """
+
+_CLUSTER = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no"}
+SERVERS: dict[str, tuple[str, dict[str, str]]] = {"redis": ("redis", {}), "cluster": ("redis+cluster", _CLUSTER)}
+"""Redis, and a cluster of one node, so that its dump is one file: schemes of their URLs, and options of the server."""
 
 Body = dict[str, Any]
 
@@ -232,18 +236,29 @@ def _record(binary: Path, version: str) -> None:
         folder = Path(name)
         shop = Recorded(binary, folder, "sqlite:ingestd.db")
         _write(target / "sqlite", json.dumps(_told(shop)).encode(), (folder / "ingestd.db").read_bytes())
-    with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), _free_port()
-        command = ["redis-server", "--port", str(port), "--dir", name, "--appendonly", "yes", "--bind", "127.0.0.1"]
-        redis = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            time.sleep(1)
-            shop = Recorded(binary, folder, f"redis://127.0.0.1:{port}/0")
-            told = _told(shop)
-            subprocess.run(["redis-cli", "-p", str(port), "SAVE"], check=True, stdout=subprocess.DEVNULL)
-            _write(target / "redis", json.dumps(told).encode(), (folder / "dump.rdb").read_bytes())
-        finally:
-            redis.kill()
+    for kind in SERVERS:
+        with tempfile.TemporaryDirectory() as name, _server(kind, Path(name)) as (url, ask):
+            told = _told(Recorded(binary, Path(name), url))
+            subprocess.run([*ask, "SAVE"], check=True, stdout=subprocess.DEVNULL)
+            _write(target / kind, json.dumps(told).encode(), (Path(name) / "dump.rdb").read_bytes())
+
+
+@contextmanager
+def _server(kind: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """A server's URL, and the beginning of a command line that asks it."""
+    (scheme, options), port = SERVERS[kind], str(_free_port())
+    command = ["redis-server", "--port", port, "--dir", str(folder), "--appendonly", "yes", "--bind", "127.0.0.1"]
+    command += [part for name, value in options.items() for part in (f"--{name}", value)]
+    process, ask = subprocess.Popen(command, stdout=subprocess.DEVNULL), ["redis-cli", "-p", port]
+    try:
+        _wait(lambda: b"PONG" in subprocess.run([*ask, "PING"], check=False, capture_output=True).stdout)
+        if kind == "cluster":
+            subprocess.run([*ask, "CLUSTER", "ADDSLOTSRANGE", "0", "16383"], check=True, stdout=subprocess.DEVNULL)
+            facts = [*ask, "CLUSTER", "INFO"]
+            _wait(lambda: b"cluster_state:ok" in subprocess.run(facts, check=True, capture_output=True).stdout)
+        yield f"{scheme}://127.0.0.1:{port}", ask
+    finally:
+        process.kill()
 
 
 def _write(stem: Path, told: bytes, store: bytes) -> None:

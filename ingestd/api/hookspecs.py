@@ -1,4 +1,4 @@
-"""Every hook of ingestd with its contract. docs/hooks.md has an example of each.
+"""Every hook of ingestd with its contract. docs/hooks.md has the rules, examples/hooks an example of each.
 
 ingestd calls the plugins in the order of `[plugins] enabled`. `register_…`, `check_identity` and `prepare` are plain
 functions. Any other hook may be a plain function or a coroutine function. A plain function runs on the event loop and
@@ -54,6 +54,8 @@ class Daemon(Protocol):
     """The stores and journals of the back end. Most back ends have a single one."""
     unusable_ids: UnusableIds
     """The texts that clients send as an id and that name nobody: `[ids] unusable`."""
+    config_path: str
+    """The path of the configuration, for command lines that a plugin shows."""
     registry: CollectorRegistry
     """Takes the Prometheus metrics of plugins, each named `ingestd_<plugin>_…`.
 

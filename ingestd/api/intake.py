@@ -1,8 +1,8 @@
 """Intakes: a plugin takes requests in another wire format, and the daemon processes them like its own.
 
 A plugin has the format: the paths, the place of the credential, what a message means, and the form of the answer. The
-daemon does all else: limits, admission, JSON, validation, storage, metrics, the access log and CORS. docs/hooks.md
-has an example.
+daemon does all else: limits, admission, JSON, validation, storage, metrics, the access log and CORS.
+examples/hooks/register_intakes.py is an example.
 """
 
 from __future__ import annotations

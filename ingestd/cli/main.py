@@ -28,7 +28,6 @@ from ingestd.observability.logs import set_up_logs
 from ingestd.storage.backends import open_backends
 from ingestd.support.names import nearest
 from ingestd.support.streams import discard_unwritable, reader_is_gone
-from ingestd.support.unusable_ids import UnusableIds
 
 from . import commands
 from .command_daemon import CommandDaemon
@@ -151,4 +150,4 @@ def _defaults() -> tuple[Config, Plugins]:
 
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
-        await arguments.run(arguments, CommandDaemon(backends, plugins, UnusableIds(config.ids.unusable)))
+        await arguments.run(arguments, CommandDaemon(backends, plugins, config))

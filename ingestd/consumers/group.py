@@ -41,8 +41,8 @@ class Consumers:
     `partition` is the name of the partition of journal and store. `failure_logs` has the logs of consumers by name,
     which the partitions share.
 
-    `stop` waits at most `grace` + 1 seconds until the consumers have ended, and again until they are closed. Once
-    `forced` is set, each wait lasts half a second more at most.
+    `stop` waits at most `grace` seconds for the step that each consumer has begun, and `grace` + 1 seconds until they
+    have ended, and again until they are closed. Once `forced` is set, each wait lasts half a second more at most.
     """
 
     def __init__(
@@ -167,15 +167,19 @@ class Consumers:
                 self._tasks[runner.name] = self._run(runner.name, runner.run())
 
     async def _end(self, runner: Runner, limit: float) -> None:
+        """End a consumer after its present step: a write that is cancelled would come again."""
         ending = asyncio.create_task(runner.end())
         await _ended_in_time([ending], limit, self._forced)
         ending.cancel()
-        task = self._tasks.pop(runner.name)
+        await self._cancel(runner.name)
+        await self._ends([asyncio.create_task(runner.close(self._grace), name=runner.name)])
+        await runner.reader.release_cursor()
+
+    async def _cancel(self, name: str) -> None:
+        task = self._tasks.pop(name)
         task.remove_done_callback(self._ended)
         task.cancel()
         await self._ends([task])
-        await runner.close(self._grace)
-        await runner.reader.release_cursor()
 
     async def stop(self, limit: float) -> dict[str, int]:
         """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
@@ -194,14 +198,8 @@ class Consumers:
         # Records that a broken journal leaves unprocessed or uncounted are still there at the next start.
         with suppress(asyncio.CancelledError, Unavailable):
             await catching_up
-        tasks, self._tasks = [*self._tasks.values()], {}
-        for task in tasks:
-            task.remove_done_callback(self._ended)
-            task.cancel()
-        await self._ends(tasks)
-        await self._ends([asyncio.create_task(each.close(self._grace), name=each.name) for each in self._runners])
-        for runner in self._runners:
-            await runner.reader.release_cursor()
+        if self._tasks:
+            await asyncio.gather(*(self._end(each, self._grace) for each in self._runners), self._cancel(""))
         with suppress(Unavailable):
             await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}

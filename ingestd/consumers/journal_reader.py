@@ -96,10 +96,10 @@ class JournalReader:
         if self._lingering is not None and not self._lingering.expired():
             self._lingering.reschedule(asyncio.get_running_loop().time())
 
-    async def next(self, limit: float | None) -> Sequence[Record]:
-        """The records of the next step, or nothing if none arrive within `limit` seconds."""
+    async def next(self, limit: float | None, *, may_pass: bool = True) -> Sequence[Record]:
+        """The records of the next step, or nothing after `limit` seconds. Raises `LeaseLost` if the cursor passes."""
         while True:
-            if not await self._wait(limit):
+            if not await self._wait(limit, self.cursor if may_pass else None):
                 return ()
             records = await self._read(self.reached)
             if records:
@@ -129,11 +129,11 @@ class JournalReader:
         await self._ahead.forget()
         self.reached = self.cursor.position
 
-    async def _wait(self, limit: float | None) -> bool:
+    async def _wait(self, limit: float | None, cursor: Cursor | None) -> bool:
         consumer, after = self._consumer, self.reached
         try:
             async with asyncio.timeout(limit):
-                await self._journal.wait(after, self.cursor)
+                await self._journal.wait(after, cursor)
         except TimeoutError:
             return False
         clock = asyncio.get_running_loop().time
@@ -142,7 +142,7 @@ class JournalReader:
             self._lingering = asyncio.timeout(linger)
             try:
                 async with self._lingering:
-                    await self._journal.wait(after + consumer.max_records - 1, self.cursor)
+                    await self._journal.wait(after + consumer.max_records - 1, cursor)
             except TimeoutError:
                 pass
             finally:

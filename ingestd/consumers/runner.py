@@ -27,6 +27,7 @@ _log = logging.getLogger("ingestd.consumers")
 
 _FREE = 1.0  # seconds within which a free cursor can be acquired
 _MOST_IDLE = 5.0  # seconds after which a consumer of many partitions is asked for its next action at the latest
+_PASSING = 1.0  # seconds of uninterrupted work after which the cursor may pass to another daemon
 _HURRIED = 0.02  # seconds until then while the daemon stops and records are buffered
 
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
@@ -70,6 +71,7 @@ class Runner:
         self._ending = False
         self._prepared = False
         """Whether `prepare` has begun the next step, so that this step must be done before the consumer ends."""
+        self._could_pass_at = 0.0  # when the cursor could last pass to another daemon, by the loop's clock
         self._quiet = asyncio.Event()
         """Set while no work is in progress that would have to be repeated after a cancellation."""
         self._quiet.set()
@@ -228,7 +230,9 @@ class Runner:
         if not self._in_hand:
             clock = asyncio.get_running_loop().time
             since = clock()
-            self._in_hand = await self.reader.next(self._longest_wait(action))
+            # The next holder of the cursor would repeat what `prepare` has done.
+            self._in_hand = await self.reader.next(self._longest_wait(action), may_pass=not self._prepared)
+            self._could_pass_at = self._could_pass_at if self._prepared else clock()
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return False  # an operator may have given a command meanwhile, such as a pause, which comes first
         return bool(self._in_hand)
@@ -260,8 +264,9 @@ class Runner:
             self._keep_buffered(count)
             return
         committing = asyncio.create_task(self._commit(step, count))
+        goes_on = asyncio.get_running_loop().time() - self._could_pass_at < _PASSING
         try:  # disk or network work on the commit while the next step is prepared
-            if count == len(self._in_hand) and not self._ending and (ahead := await self.reader.ahead()):
+            if count == len(self._in_hand) and not self._ending and goes_on and (ahead := await self.reader.ahead()):
                 self._prepared = True
                 await self.consumer.prepare(ahead)
         finally:

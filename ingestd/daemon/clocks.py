@@ -81,17 +81,18 @@ class Clocks:
         if still > _STILL:
             _log.warning(
                 "this process stood still for %s: something has stopped it (SIGSTOP, a debugger, the freezer of its"
-                " group), or one call has held the event loop",
-                show_age(round(still * 1000)),
-            )
+                " group), or one call has held the event loop", show_age(round(still * 1000)),
+            )  # fmt: skip
 
     def _look_at_system(self, ahead: int) -> None:
-        if abs(ahead) > _FOLLOWED:
+        # A jump that ends a difference to the store's clock corrects this clock, which was wrong since the start. The
+        # difference must be older than the jump: the clock of a store on the same machine jumps too.
+        corrects = not self.jump and self._is_apart and abs(ahead - self.store_ahead) < _WRONG
+        if abs(ahead) > _FOLLOWED and not corrects:
             if abs(ahead - self.jump) > _WRONG:
                 _log.warning(
                     "the system's clock has jumped %s. The daemon goes on by its former time, so that nothing ends too"
-                    " soon; %s",
-                    _told(ahead), _CURE,
+                    " soon; %s", _told(ahead), _CURE,
                 )  # fmt: skip
             self.jump = ahead
             return

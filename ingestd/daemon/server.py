@@ -99,7 +99,8 @@ class Server:
         self._lines = RecentLines()
         self._outcomes = Outcomes(self._metrics)
         self._operators: list[OperatorsPart] = []
-        self._run_state = RunState(pid=os.getpid(), config=os.path.abspath(config.source))
+        self.config_path = os.path.abspath(config.source)
+        self._run_state = RunState(pid=os.getpid(), config=self.config_path)
 
     def of_tenant(self, tenant: str) -> Partition:
         return self._backends.of_tenant(tenant)
@@ -295,7 +296,7 @@ class Server:
 
     def _for_operators(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Operators:
         return Operators(
-            self._operators, self._generation.config, self._generation.validator, self._run_state.config,
+            self._operators, self._generation.config, self._generation.validator, self.config_path,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
             self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
             self.unusable_ids, self._outcomes, self.watch,

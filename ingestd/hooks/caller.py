@@ -25,6 +25,7 @@ from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, Journey
 from ingestd.api.panels import Panel
 from ingestd.api.privacy import Person, Visitors
 from ingestd.api.store import State, Store
+from ingestd.support.periodic import TIMING
 
 __all__ = ["HookFailure", "Hooks", "register_all", "register_each"]
 
@@ -114,7 +115,12 @@ class Hooks:
         """Call `take_over` on the plugins with these names. `predecessors` has the instances in force."""
         for call in self._take_over:
             if call.plugin in predecessors:
-                await _call_all([call], "take_over", predecessors[call.plugin], daemon)
+                try:
+                    async with asyncio.timeout(TIMING.plugin_startup):
+                        await _call_all([call], "take_over", predecessors[call.plugin], daemon)
+                except TimeoutError:
+                    late = TimeoutError(f"it takes longer than {TIMING.plugin_startup:g} s, which is the limit")
+                    raise HookFailure(call.plugin, "take_over") from late
 
     async def store_lost(self, store: Store) -> list[str]:
         """The data that plugins miss after a loss, as texts. Raises `HookFailure`, `Unavailable`."""

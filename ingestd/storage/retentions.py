@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
+from ingestd.api import times
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
+from ingestd.api.store import Store
 from ingestd.config import JournalOptions
 from ingestd.consumers.partitions import PartitionConsumers
 
@@ -40,6 +43,7 @@ class Retentions:
                     options,
                     group,
                     refuse=each,
+                    now=partial(_now, partition.store),
                     partition=partition.name,
                     partitions=len(partitions),
                 )
@@ -107,6 +111,14 @@ class Retentions:
     async def run(self) -> None:
         """Keep the journals within their limits while the daemon runs."""
         await asyncio.gather(*(part.run() for part in self._parts))
+
+
+def _now(store: Store) -> int:
+    """By the earlier of the daemon's clock and the clock of the store's server.
+
+    A daemon that starts with a clock that is ahead would remove the journal of all daemons.
+    """
+    return times.now() + min(0, store.clock_ahead)
 
 
 async def _start(part: Retention) -> Unavailable | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
@@ -27,6 +27,8 @@ from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
 from ..reports.periods import TimeZone
 from ..reports.rules import ReportRules
+from ..sources import ChannelRule, Channels, ClickSource, SourceRules
+from .channel_command import register as register_channel_command
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
@@ -74,6 +76,9 @@ class AttributionPlugin:
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
         time_zone: TimeZone = TimeZone("UTC")
+        own_domains: tuple[str, ...] = ()
+        click_ids: dict[str, ClickSource] = field(default_factory=dict)
+        channels: tuple[ChannelRule, ...] = ()
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
@@ -90,11 +95,16 @@ class AttributionPlugin:
             exclusions=exclusions,
             signed_orders=options.orders == "signed",
         )
+        self._sources = SourceRules(
+            click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
+        )
+        self._channels = Channels(options.channels)
         self._consumer = AttributionConsumer(rules)
         self._exclusions = exclusions
         self._horizon = rules.limits.horizon
         self._model = options.model
         self._orders = options.orders
+        self._config_path = ""  # given by `startup`
         self._time_zone = options.time_zone
         self._order_memory = rules.order_memory
 
@@ -105,7 +115,9 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
-        register_reports(commands, ReportRules(self._read, self._time_zone, self._order_memory))
+        rules = ReportRules(self._read, self._channels, self._time_zone, self._order_memory)
+        register_reports(commands, rules)
+        register_channel_command(commands, self._sources, self._channels)
 
     def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
         return read(record, self._exclusions, unusable_ids)
@@ -114,10 +126,11 @@ class AttributionPlugin:
     def startup(self, daemon: Daemon) -> None:
         self._consumer.tally = _counted(daemon.registry)
         self._consumer.unusable_ids = daemon.unusable_ids
+        self._config_path = daemon.config_path
 
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
-        return await show(store, self._model, selection)
+        return await show(store, self._model, self._config_path, selection)
 
     @hookimpl
     async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:

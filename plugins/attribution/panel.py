@@ -25,8 +25,12 @@ _MOST_CURRENCIES = 6
 _ALL = ""
 
 
-async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Panel:
-    """The panel. `model` is the configured model, and `selection` holds the filters of the page."""
+async def show(store: Store, model: Model, config: str, selection: Mapping[str, str]) -> Panel:
+    """The panel.
+
+    `model` is the configured model, `config` the path of the configuration, and `selection` holds the filters of the
+    page.
+    """
     now = times.now()
     name = selection.get("period", "day")
     name = name if name in PERIODS else "day"
@@ -37,7 +41,8 @@ async def show(store: Store, model: Model, selection: Mapping[str, str]) -> Pane
     rollups = await reading.of_all(lambda state: read(state, period, tenant or None)) if is_known else []
     unknown = "This tenant has no orders in the last 30 days."
     notes: dict[str, str] = {
-        each: reading.missing + (_note(period.since(now), tenant, each) if is_known else unknown) for each in MODELS
+        each: reading.missing + (_note(period.since(now), tenant, each, config) if is_known else unknown)
+        for each in MODELS
     }
     tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
     return Panel(
@@ -83,13 +88,25 @@ def _filters(period: str, tenants: Sequence[str], chosen: str | None) -> Iterato
         yield Filter("tenant", "Tenant", options, chosen)
 
 
-def _note(since: int, tenant: str, model: Model) -> str:
+def _note(since: int, tenant: str, model: Model, config: str) -> str:
     at = f"{times.format_time(since)[:19]}Z"
-    of = f" --tenant {shlex.quote(tenant)}" if tenant != _ALL else ""
+    of = [] if tenant == _ALL else ["--tenant", tenant]
+    command = [
+        "ingestd",
+        "attribution",
+        "report",
+        "--by",
+        "campaign",
+        "--since",
+        at,
+        *of,
+        "--model",
+        model,
+        "--keep-case",
+    ]
     return (
         f"Orders received since {at[:16].replace('T', ' ')} UTC, and their reversals."
-        f" The command “ingestd attribution report --by campaign --since {at}{of} --model {model} --keep-case” has the"
-        " same figures."
+        f" The command “{shlex.join([*command, '--config', config])}” has the same figures."
     )
 
 

@@ -22,7 +22,10 @@ class Console(OperatorsPart):
     def __init__(self, operators: Operators) -> None:
         self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.outcomes)
         panels = Panels(operators.hooks, operators.store)
-        sources = Sources(operators.metrics, operators.problem, operators.retentions, operators.lines, operators.remark)
+        sources = Sources(
+            operators.metrics, operators.problem, operators.retentions, operators.lines, operators.config_path,
+            operators.remark,
+        )  # fmt: skip
         self._overview = Overview(sources, panels.ask)
         operators.watch(every("overview", self._overview.add_sample, first=0), name="overview")
         self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)

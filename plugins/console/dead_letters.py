@@ -22,7 +22,7 @@ from ingestd.support.record_head import read_head
 from .disclosure import Disclosure, shortened
 from .journeys import SearchQueue
 
-__all__ = ["DeadLetterPages", "LetterBound"]
+__all__ = ["DeadLetterPages", "LetterBound", "sinks_command"]
 
 _PAGE = 50  # letters
 
@@ -144,7 +144,12 @@ class DeadLetterPages:
         }
 
     def _command(self, *words: str) -> str:
-        return shlex.join(["ingestd", "sinks", *words, "--config", self._config])
+        return sinks_command(self._config, *words)
+
+
+def sinks_command(config: str, *words: str) -> str:
+    """The line for a shell that runs `ingestd sinks …` with the configuration of this path."""
+    return shlex.join(["ingestd", "sinks", *words, "--config", config])
 
 
 class _Part(NamedTuple):

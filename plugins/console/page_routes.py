@@ -132,7 +132,9 @@ class EventsHandler(ForPage):
 
     def _begin(self) -> None:
         self.set_header("Content-Type", "text/event-stream")
-        self.set_header("Cache-Control", "no-store")
+        # A proxy would keep the first kilobytes back, to send or to compress them together.
+        self.set_header("Cache-Control", "no-store, no-transform")
+        self.set_header("X-Accel-Buffering", "no")
 
     def _has_room(self) -> bool:
         try:

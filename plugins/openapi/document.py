@@ -51,6 +51,8 @@ def make_document(schemas: Sequence[SchemaFile], server: str, version: str = __v
             media.setdefault("examples", {name: _example_location(name) for name in examples})
         operation["responses"] |= _refusals(operation["operationId"], problems)
     any_event = parts["schemas"].pop("AnyEvent")
+    of_files = components.schemas()
+    definition = of_files[components.name_of(_EVENT)]
     answers["Problem"]["properties"]["code"]["x-extensible-enum"] = [each["code"] for each in problems]
     return {
         "openapi": template["openapi"],
@@ -62,9 +64,9 @@ def make_document(schemas: Sequence[SchemaFile], server: str, version: str = __v
             **parts,
             "schemas": {
                 "AnyEvent": any_event | _union(events),
-                **{name: _event(components, file) for name, file in events.items()},
+                **{name: _event(file, components.name_of(file.uri), definition) for name, file in events.items()},
                 **parts["schemas"],
-                **components.schemas(),
+                **of_files,
                 **answers,
             },
             "examples": {
@@ -95,12 +97,17 @@ def _union(events: Mapping[str, SchemaFile]) -> Schema:
     }
 
 
-def _event(components: SchemaComponents, file: SchemaFile) -> Schema:
-    properties = {"key": {"type": "string", "const": file.key}, "data": {"$ref": components.location_of(file.uri)}}
+def _event(file: SchemaFile, name: str, definition: Schema) -> Schema:
+    """The definition of all events with the key of this file, and data as in the component with this name.
+
+    It is no heir of that definition, because generators of clients cannot narrow what a schema inherits.
+    """
+    *inherited, own = definition["allOf"]
+    properties = {"key": {"type": "string", "const": file.key}, "data": {"$ref": location(name)}}
     return {
         "title": f"{file.key} event",
         "description": str(file.schema.get("description", "")),
-        "allOf": [{"$ref": components.location_of(_EVENT)}, {"type": "object", "properties": properties}],
+        "allOf": [*inherited, {**own, "properties": {**own["properties"], **properties}}],
     }
 
 

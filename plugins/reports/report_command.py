@@ -58,6 +58,7 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
         last=periods.last,
         read_touch=read_touch,
         is_visitor=lambda visitor: visitor not in daemon.unusable_ids,
+        channel=rules.channel,
         tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
         until=periods.until,

@@ -71,6 +71,24 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         assert received(shop) - began > 2 * HOUR
 
 
+def test_a_start_with_a_clock_ahead_of_redis_removes_no_young_record_until_it_is_right(tmp_path: Path) -> None:
+    with redis_shop(tmp_path, {"journal": 'keep_for = "5m"'}) as shop:
+        with Daemon(shop.config, environment=faked(FAKETIME="-630s")) as behind:
+            track(shop, behind, anonymousId="old")
+        with Daemon(shop.config, arguments=("--set", "journal.keep_for=1d")) as right:
+            track(shop, right, anonymousId="young")
+        clock = tmp_path / "clock"
+        clock.write_text("+630s")
+        with Daemon(shop.config, environment=faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")) as ahead:
+            wait_until(lambda: [record["anonymousId"] for record in shop.stored()] == ["young"])
+            before = received(shop)
+            wait_until(lambda: logged(ahead, "the clock of the store's server is 10 min behind this daemon's"))
+            clock.write_text("+0")
+            wait_until(lambda: logged(ahead, "the system's clock has jumped 10 min back, and the daemon follows it"))
+            track(shop, ahead)
+            assert 0 <= received(shop) - before < 600_000
+
+
 def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> None:
     with redis_shop(tmp_path) as shop:
         environment = faked(FAKETIME="+630s")

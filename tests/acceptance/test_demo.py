@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ingestd.plugins.attribution.campaigns import Campaign
-from tests.support.browser import Browser
+from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import run_ingestd
 from tests.support.ports import free_port
@@ -186,34 +186,122 @@ def stopped_demo(folder: Path) -> Path:
     return folder
 
 
-def test_the_demo_shop_leads_from_a_campaign_link_to_an_attributed_order(tmp_path: Path) -> None:
-    shop_port = free_port()
-    demo = Demo(tmp_path / "demo", free_port(), free_port(), shop_port=shop_port)
-    assert f"http://127.0.0.1:{shop_port}/\n" in demo.printed
+@pytest.fixture(scope="module")
+def selling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, str]]:
+    """The demo with its shop, and the shop's address."""
+    port = free_port()
+    demo = Demo(tmp_path_factory.mktemp("selling") / "demo", free_port(), free_port(), shop_port=port)
+    yield demo, f"http://127.0.0.1:{port}"
+    assert demo.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def go(tab: Tab, selector: str, title: str) -> None:
+    """Click, and wait for the page with this title."""
+    tab.wait_for(f"document.querySelector({json.dumps(selector)}) !== null")
+    tab.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+    tab.wait_for(f"document.title.startsWith({json.dumps(title)}) && document.querySelector('main h1') !== null")
+
+
+def buy(tab: Tab) -> str:
+    """Buy a kettle, from the list of the products on. Returns the order's id."""
+    go(tab, "a[href*='id=p-2']", "Gooseneck kettle")
+    tab.evaluate("document.querySelector('main button').click()")
+    go(tab, "nav a", "Cart")
+    go(tab, "main button", "Thank you")
+    order: str = tab.evaluate("document.querySelector('main strong').textContent")
+    return order
+
+
+def test_the_demo_shop_leads_from_a_campaign_link_to_the_journey_of_the_order(
+    selling: tuple[Demo, str], browser: Browser
+) -> None:
+    demo, shop = selling
+    assert f"{shop}/\n" in demo.printed
     assert f"http://127.0.0.1:{demo.ops_port}/\n" in demo.printed
-    try:
-        with Browser(tmp_path / "profile") as browser:
-            tab = browser.tab()
+    tab = browser.tab()
+    tab.open(f"{shop}/")
+    go(tab, "a[href*='utm_source=newsletter']", "Kitchen")
+    tab.wait_for("location.search.includes('newsletter') && document.querySelector('main a') !== null")
+    order = buy(tab)
+    wait_until(lambda: bool(attributed(demo)))
+    assert attributed(demo) == [("newsletter", "email", "autumn")]
+    tab.wait_for("document.querySelector('#sent').textContent.includes('Page View · newsletter · stored')")
+    assert tab.complaints == []
+    tab.evaluate("document.querySelector('main a').click()")
+    tab.wait_for("document.querySelector('#journey-orders')?.textContent.includes('newsletter / email / autumn')")
+    assert tab.evaluate("location.href") == f"http://127.0.0.1:{demo.ops_port}/#journey?order={order}"
+    assert tab.evaluate("document.querySelector('#journey-orders dd').textContent") == order
+    tab.close()
+    (line,) = re.findall(r"^ *(export PATH=.*)$", demo.printed, re.MULTILINE)
+    command = f"{line}; ingestd attribution show {order}"
+    told = subprocess.run(["bash", "-c", command], cwd="/", capture_output=True, text=True, check=True).stdout
+    assert "newsletter" in told
 
-            def go(selector: str, title: str) -> None:
-                """Click, and wait for the page with this title."""
-                tab.wait_for(f"document.querySelector({json.dumps(selector)}) !== null")
-                tab.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-                tab.wait_for(f"document.title.startsWith({json.dumps(title)})")
 
-            tab.open(f"http://127.0.0.1:{shop_port}/")
-            go("a[href*='utm_source=newsletter']", "Kitchen")
-            tab.wait_for("location.search.includes('newsletter') && document.querySelector('main a') !== null")
-            go("a[href*='id=p-2']", "Gooseneck kettle")
-            tab.evaluate("document.querySelector('main button').click()")
-            go("a[href='/?page=cart']", "Cart")
-            go("main button", "Thank you")
-            assert tab.complaints == []
-        wait_until(lambda: bool(attributed(demo)))
-        assert attributed(demo) == [("newsletter", "email", "autumn")]
-    finally:
-        code = demo.stop()
-    assert code == 0
+def test_the_demo_shop_sells_without_ingestd_and_a_decision_made_then_counts_later(
+    selling: tuple[Demo, str], browser: Browser
+) -> None:
+    demo, shop = selling
+    tab = browser.tab()
+    tab.call("Network.setBlockedURLs", urls=[f"*:{demo.port}/*"])
+    tab.open(f"{shop}/")
+    go(tab, "a[href='/']", "Kitchen")
+    order = buy(tab)
+    assert order.startswith("demo-")
+    tab.wait_for("document.getElementById('waiting').textContent === 'ingestd is away. The shop works without it.'")
+    tab.evaluate("[...document.querySelectorAll('#choices button')].at(-1).click()")
+    assert tab.evaluate("document.getElementById('state').textContent") == "Tracking is off: you have said no."
+    tab.call("Network.setBlockedURLs", urls=[])
+    before = len(tab.requests)
+    tab.open(f"{shop}/")
+    tab.wait_for("window.ingestd && !Array.isArray(ingestd.calls)")  # the client has loaded
+    go(tab, "a[href*='id=p-1']", "Stoneware mug")
+    tab.wait_for("window.ingestd && !Array.isArray(ingestd.calls)")
+    tab.evaluate("document.querySelector('main button').click()")
+    assert tab.evaluate("[ingestd.anonymousId(), document.querySelectorAll('#sent li').length]") == [None, 0]
+    assert tab.evaluate("document.getElementById('waiting').textContent") == "Nothing is sent: you have said no."
+    assert not any("/batch" in url for url in tab.requests[before:])
+    tab.evaluate("document.querySelector('#choices button').click()")
+    tab.evaluate("document.querySelector('main button').click()")
+    tab.wait_for("document.querySelector('#sent').textContent.includes('Product Added · Stoneware mug · stored')")
+    tab.close()
+
+
+def test_the_demo_shop_opens_where_the_browser_keeps_nothing(selling: tuple[Demo, str], browser: Browser) -> None:
+    tab = browser.tab()
+    tab.run_first("Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('denied') } })")
+    tab.open(f"{selling[1]}/?page=product&id=p-1")
+    tab.wait_for("document.querySelector('main button') !== null")
+    tab.evaluate("document.querySelector('main button').click()")
+    assert tab.evaluate("document.querySelector('nav a').textContent") == "Cart (1)"
+    tab.close()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(320, False), (390, True), (768, False), (1280, True)])
+def test_the_demo_shop_fits_and_can_be_read(
+    width: int, dark: bool, selling: tuple[Demo, str], browser: Browser
+) -> None:
+    _, shop = selling
+    tab = browser.tab(width=width, dark=dark)
+    tab.run_first("""if (location.port) localStorage.setItem("shop.cart", '{"p-1": 99, "p-2": 1}')""")
+    for query in ("", "?page=product&id=p-2", "?page=cart", "?page=thanks&order=demo-1795897941113"):
+        tab.open(f"{shop}/{query}")
+        tab.wait_for(f"location.search === {json.dumps(query)} && document.querySelector('main h1') !== null")
+        assert tab.evaluate("document.documentElement.scrollWidth") == width, query
+        found = tab.contrasts()
+        assert len(found) > 15
+        assert [each for each in found if each[0] < 4.5] == []
+        named = [
+            (role, name) for role, name in tab.accessibility() if role in {"link", "button", "spinbutton", "textbox"}
+        ]
+        assert all(name for _, name in named), named
+    tab.close()
 
 
 def attributed(demo: Demo) -> list[tuple[str, str, str]]:

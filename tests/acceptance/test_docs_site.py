@@ -86,6 +86,14 @@ def test_the_page_of_options_has_every_option_with_its_default(project: Path) ->
         assert f"**`{name}`** = `{value}`" in page
 
 
+def test_the_page_of_contracts_has_every_hook(project: Path) -> None:
+    page = (project / CONFIG["docs_dir"] / "reference" / "contracts.md").read_text()
+    hooks = re.findall(
+        r"^@hookspec.*\ndef (\w+)", (ROOT / "ingestd" / "api" / "hookspecs.py").read_text(), re.MULTILINE
+    )
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == hooks
+
+
 def test_what_the_tutorial_says_is_what_happens(tmp_path: Path) -> None:
     first, *blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL)
     assert first == "make run\n"

@@ -51,6 +51,7 @@ USES = {
     "plugins list": ("", 0, "NAME"),
     "completion": ("bash", 0, "# AUTOMATICALLY GENERATED"),
     "attribution show": ("order-1", 1, "the order 'order-1' is not attributed"),
+    "attribution channel": ("--source google --medium cpc", 0, "channel   Paid Search"),
     "attribution report": ("--since 1h", 0, "(direct)"),
     "costs import": ("none.csv --tenant shop", 1, "none.csv: No such file or directory"),
     "costs list": ("", 0, "no costs"),

@@ -171,7 +171,9 @@ def test_eight_can_look_and_a_place_is_free_again(shops: dict[str, tuple[Shop, D
     _, daemon = shops["all"]
     with ExitStack() as stack:
         for number in range(8):
-            stack.enter_context(EventStream(daemon, visitor=str(number)))
+            headers = stack.enter_context(EventStream(daemon, visitor=str(number))).answer.headers
+        # A proxy neither keeps the events back nor compresses them together.
+        assert (headers["x-accel-buffering"], headers["cache-control"]) == ("no", "no-store, no-transform")
         for method in ("GET", "HEAD"):
             ninth = daemon.request(method, "/events", port=daemon.ops_port)
             assert (ninth.status, ninth.headers["retry-after"]) == (503, "10")

@@ -183,7 +183,15 @@ def test_too_many_simultaneous_questions_are_put_off(sold: tuple[Shop, Daemon]) 
 SHOWN = "document.getElementById('journey-result')?.hidden === false"
 
 
-@pytest.mark.parametrize("width", [320, 1280])
+# The number of marks that are partly outside of the drawing.
+CUT_MARKS = """(() => {
+  const { left, right } = document.querySelector("#journey-drawing svg").getBoundingClientRect();
+  const marks = [...document.querySelectorAll("#journey-drawing circle")].map((each) => each.getBoundingClientRect());
+  return marks.filter((each) => each.left < left || each.right > right).length;
+})()"""
+
+
+@pytest.mark.parametrize("width", [320, 800, 1280])
 def test_a_browser_shows_a_journey_that_is_typed(width: int, sold: tuple[Shop, Daemon], browser: Browser) -> None:
     _, daemon = sold
     tab = opened(browser, daemon, "journey", width=width)
@@ -204,6 +212,7 @@ def test_a_browser_shows_a_journey_that_is_typed(width: int, sold: tuple[Shop, D
     tab.evaluate("document.querySelector('#journey-line summary').click()")
     tab.wait_for("document.querySelectorAll('#journey-line td').length >= 3")
     assert tab.evaluate("document.querySelectorAll('#journey-drawing circle').length") == 6
+    assert tab.evaluate(CUT_MARKS) == 0
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     tab.evaluate("location.hash = '#journey?user=ada@shop.example'")
     tab.wait_for(f"{SHOWN} && document.getElementById('journey-kind').value === 'user'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
-from tests.support.daemon import Daemon, Shop
+from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.forked import short_times
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.redis_shop import RedisShop
@@ -163,13 +164,14 @@ def test_the_status_has_the_reasons_of_refused_events(crowded: tuple[Shop, Daemo
 
 
 def test_the_status_has_sinks_and_other_consumers(crowded: tuple[Shop, Daemon]) -> None:
-    _, daemon = crowded
+    shop, daemon = crowded
     records = 7 + 1 + 2  # events, an identify request, attributions
     wait_until(lambda: sink(daemon, "archive")["delivered"]["total"] == records)
     archive, crm = sink(daemon, "archive"), sink(daemon, "crm")
     assert archive == {
         "sink": "archive", "type": "jsonl", "state": "running", "delivered": {"lastMinute": records, "total": records},
         "filtered": 0, "retries": 0, "pending": 0, "oldestPendingSeconds": 0, "deadLetters": 0,
+        "deadLettersCommand": f"ingestd sinks dead-letters list archive --config {shop.config}",
         "lastDeadLetterReason": None, "lastError": None,
     }  # fmt: skip
     assert (crm["state"], crm["pending"], crm["delivered"]["total"]) == ("failing", records, 0)
@@ -203,7 +205,9 @@ def test_the_status_has_the_figures_of_the_report(selling: tuple[Shop, Daemon], 
     assert panel["note"] == panel["notes"]["last_touch"]
     match = re.search("“ingestd (attribution report [^”]*)”", panel["notes"]["linear"])
     assert match is not None
-    told = [json.loads(line) for line in shop.command(*match[1].split(), "--json").splitlines()]
+    command = shlex.split(match[1])
+    assert command[-2:] == ["--config", str(shop.config)]
+    told = [json.loads(line) for line in run_ingestd(*command, "--json").stdout.splitlines()]
     assert any(row["reversed"] for row in told)
     tables = [table for table in panel["tables"] if table["choice"] == "linear"]
     for table in tables:
@@ -466,17 +470,35 @@ def test_an_address_opens_its_view(crowded: tuple[Shop, Daemon], browser: Browse
         assert tab.evaluate("document.activeElement === document.body")  # nothing takes the focus at the start
 
 
+# The words of these cells that are on two lines.
+BROKEN_WORDS = """((cells) => {
+  const broken = [], found = document.querySelectorAll(cells);
+  if (!found.length) return ["no cells"];
+  for (const { firstChild } of found) {
+    const range = document.createRange();
+    for (const { 0: word, index } of firstChild.data.matchAll(/[^ ]+/g)) {
+      range.setStart(firstChild, index);
+      range.setEnd(firstChild, index + word.length);
+      if (range.getClientRects().length > 1) broken.push(word);
+    }
+  }
+  return broken;
+})"""
+
+
 @pytest.mark.usefixtures("told_sink")
 def test_a_dead_letter_has_its_reason_and_the_command_beside_it(browser: Browser, desk: Desk) -> None:
     reason = "no customer has this number in the ledger, " * 5
     with desk.shop.serve() as daemon:
         desk.crm.tell(reject={1: reason})
         desk.send(daemon, 1)
-        for width in (1280, 375):
+        for width in (1280, 800, 375):
             tab = opened(browser, daemon, width=width)
             tab.wait_for("document.querySelector('#sinks').textContent.includes('dead-letters list crm')")
             text = tab.evaluate("document.querySelector('#sinks').textContent")
-            assert f"last dead letter: {reason.strip()}; ingestd sinks dead-letters list crm" in text
+            command = f"ingestd sinks dead-letters list crm --config {desk.shop.config}"
+            assert f"last dead letter: {reason.strip()}; {command}" in text
+            assert tab.evaluate(f"{BROKEN_WORDS}('#errors td:nth-child(2), #sinks td.warn')") == []
             rows = tab.evaluate("document.querySelector('#errors tbody').textContent")
             (letter,) = [each["recordId"] for each in status(daemon)["errors"] if "dead letter" in each["message"]]
             assert f"record {letter}" in rows

@@ -19,6 +19,7 @@ from ingestd.daemon.run_file import RunFile, RunState
 from tests.support.clients import Load, wait_until
 from tests.support.daemon import Daemon, Key, Shop, run_ingestd, sign
 from tests.support.distribution import write_distribution
+from tests.support.forked import short_times
 from tests.support.init import Init
 from tests.support.rawhttp import Client, event, head, post
 from tests.support.redis_shop import redis_shop
@@ -462,6 +463,8 @@ def test_a_supervisor_is_notified_of_each_reload_including_refused_ones(tmp_path
 
 
 POLITE = """
+    import asyncio
+
     from ingestd.api import hookimpl
     from ingestd.api.options import Options as BaseOptions
 
@@ -478,8 +481,10 @@ POLITE = """
 
     class Polite(Plain):
         @hookimpl
-        def take_over(self, predecessor, daemon):
+        async def take_over(self, predecessor, daemon):
             assert daemon.plugin("polite") is predecessor
+            if self.word == "endless":
+                await asyncio.Event().wait()
             if self.word == "not yet":
                 raise ConnectionError("the dictionary cannot be reached")
             if self.word == "never":
@@ -501,7 +506,7 @@ def test_a_third_party_plugin_with_take_over_is_replaced_at_a_reload(
     enabled = ["keys", "session", "sqlite", "jsonl", "polite", "plain"]
     shop = Shop(tmp_path, {"plugins": f"enabled = {json.dumps(enabled)}"})
     site = Site(shop)
-    with serving(shop) as daemon:
+    with short_times(plugin_startup=3.0), serving(shop) as daemon:
 
         def words() -> dict[str, str]:
             assert daemon.post("/track", EVENT, shop.public.id).status == 200
@@ -517,6 +522,8 @@ def test_a_third_party_plugin_with_take_over_is_replaced_at_a_reload(
         assert "plugin polite: take_over failed: ConnectionError('the dictionary cannot be reached')" in done.stderr
         site.write(**{"plugins.polite": 'word = "never"'})
         assert "plugin polite: take_over failed: ZeroDivisionError('a bug')" in site.refused()
+        site.write(**{"plugins.polite": 'word = "endless"'})
+        assert "TimeoutError('it takes longer than 3 s, which is the limit')" in site.reload().stderr
         site.write(**{"plugins.polite": 'word = "hi"', "plugins.plain": 'word = "hi"'})
         assert "plugins.plain.word: a reload cannot change it" in site.refused()
         assert words() == {"Polite": "hi after hello", "Plain": "hello"}

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from scripts.record_store import CONFIG, DATA, DECLARED, VISITORS, Receiver, order, refund
+from scripts.record_store import CONFIG, DATA, DECLARED, SERVERS, VISITORS, Receiver, order, refund
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Key
 from tests.support.forked import INGESTD
-from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_server import redis_server
 
 RECORDED = sorted(file for file in DATA.glob("*/*.store.gz"))
 LIBRARY = next(str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
@@ -101,8 +101,9 @@ def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         "DONT_FAKE_MONOTONIC": "1",
     }  # fmt: skip
     with ExitStack() as stack:
-        if file.name.startswith("redis"):
-            url = stack.enter_context(_redis(folder, store, environment)).url
+        kind = file.name.partition(".")[0]
+        if kind in SERVERS:
+            url = stack.enter_context(_redis(folder, store, environment, kind))
         else:
             (folder / "ingestd.db").write_bytes(store)
             url = "sqlite:ingestd.db"
@@ -117,18 +118,25 @@ def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @contextmanager
-def _redis(folder: Path, dump: bytes, environment: Mapping[str, str]) -> Iterator[RedisServer]:
-    """A server with the recorded data. Only a server without an append-only file reads a dump."""
-    (folder / "dump.rdb").write_bytes(dump)
+def _redis(folder: Path, dump: bytes, environment: Mapping[str, str], kind: str) -> Iterator[str]:
+    """The URL of a server with the recorded data. Only a server without an append-only file reads a dump."""
+    scheme, options = SERVERS[kind]
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         for name, value in {**environment, "LD_PRELOAD": f"{LIBRARY} {LIBC}"}.items():
             patch.setenv(name, value)
-        server = stack.enter_context(redis_server(folder, {"appendonly": "no"}))
+        server = stack.enter_context(redis_server(folder, {"appendonly": "no", **options}))
+        if kind == "cluster":
+            server.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, 16_383)
+        server.kill()
+        (folder / "dump.rdb").write_bytes(dump)
+        server.start()
         patch.undo()
         client = server.client()
+        if kind == "cluster":
+            wait_until(lambda: client.cluster("INFO")["cluster_state"] == "ok")
         client.config_set("appendonly", "yes")
         wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
-        yield server
+        yield f"{scheme}://127.0.0.1:{server.port}"
 
 
 def _go_on(made: Upgraded) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.consumer import Consumer, Step
@@ -25,6 +25,7 @@ from ingestd.api.times import parse_time
 from ingestd.consumers.group import ConsumerStatus
 from tests.support.attribution import START, Shop, agrees, attributing
 from tests.support.attribution_reference import HOUR, Reference, Rules, amount_of
+from tests.support.examples import examples
 from tests.support.journals import append, running, until
 
 DAY = 24 * HOUR
@@ -320,7 +321,7 @@ def test_refunds_reverse_their_amount_but_never_more_than_the_rest(
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9))
-@settings(max_examples=25)
+@examples(25)
 def test_the_division_into_steps_changes_nothing(
     rules: Rules, happenings: list[dict[str, Any]], sizes: list[int]
 ) -> None:
@@ -333,7 +334,7 @@ def test_the_division_into_steps_changes_nothing(
 
 @CONFLICTS
 @given(rules=RULES, happenings=happenings(STEADY), skews=SKEWS)
-@settings(max_examples=15)
+@examples(15)
 def test_late_work_gives_the_same_bytes_as_timely_work(
     rules: Rules, happenings: list[dict[str, Any]], skews: list[int]
 ) -> None:
@@ -397,7 +398,7 @@ class HalfWay(Consumer):
 
 @pytest.mark.logs("sent again with another value", "is in another currency", "attribution: the store is away")
 @given(rules=RULES, happenings=happenings(ANY_CLOCK), max_records=st.integers(1, 12), seed=st.integers(0, 1 << 32))
-@settings(max_examples=25)
+@examples(25)
 def test_unfinished_steps_leave_nothing_behind(
     rules: Rules, happenings: list[dict[str, Any]], max_records: int, seed: int
 ) -> None:

@@ -229,7 +229,7 @@ async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monke
     async with attributing(tmp_path, RULES) as attribution:
 
         async def panel(**selection: str) -> Panel:
-            return await show(attribution.backend.store, "linear", selection)
+            return await show(attribution.backend.store, "linear", "/etc/ingestd.toml", selection)
 
         assert [(each.name, each.chosen) for each in (await panel()).filters] == [("period", "day")]
         data = {"order_id": "o-1", "revenue": 10.005, "currency": "EUR"}
@@ -249,7 +249,7 @@ async def test_the_panel_has_filters_for_period_and_tenant(tmp_path: Path, monke
         assert (period.chosen, tenant.chosen, found.chosen) == ("day", "it's", "linear")
         assert found.tables[0].rows == [["(direct)", 1, 10, 0, 10]]  # rounded to even, as in the report
         for model, note in (await panel(tenant="it's")).notes.items():
-            assert f"""--since 2096-10-01T13:00:00Z --tenant 'it'"'"'s' --model {model} --keep-case”""" in note
+            assert f"""--since 2096-10-01T13:00:00Z --tenant 'it'"'"'s' --model {model} --keep-case --config """ in note
         assert [[*row] for row in (await panel(period="month")).tables[0].rows] == [["(direct)", 2, 20.01, 0, 20.01]]
         unknown = await panel(tenant="SHOP")
         assert (unknown.tables, unknown.filters[1].chosen) == ([], None)

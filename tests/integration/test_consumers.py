@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
@@ -30,6 +30,7 @@ from ingestd.observability.metrics import Metrics
 from ingestd.support.backoff import Backoff
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
+from tests.support.examples import examples
 from tests.support.journals import QUICK, append, read_all, running, until
 from tests.support.passing_journal import PassingJournal
 
@@ -147,7 +148,7 @@ class Deriving(Consumer):
 
 @pytest.mark.logs(r"deriving: ConnectionError: now and then; it is tried again")
 @given(seed=st.integers(0, 1 << 32), max_records=st.integers(1, 12))
-@settings(max_examples=12)
+@examples(12)
 def test_each_derived_record_is_stored_exactly_once(seed: int, max_records: int) -> None:
     """Steps fail, shutdowns interrupt steps, and daemons are started again."""
     chance = random.Random(seed)
@@ -569,6 +570,95 @@ class SplitOnce(PassingJournal):
             self.acquirable.clear()
             raise LeaseLost("its last step is not in the journal yet")
         return await super().commit(records, state, cursor)
+
+
+class Delivering(Consumer):
+    """Writes records in parts of five, as sinks do: the next part is written while the former one is committed."""
+
+    name = "delivering"
+    start = "beginning"
+    max_records = 5
+
+    def __init__(self) -> None:
+        self.delivered: list[int] = []
+        self.is_writing = False
+        self.may_write = asyncio.Event()
+        self._prepared: Sequence[Record] = ()
+
+    async def prepare(self, records: Sequence[Record]) -> None:
+        await self._write(records)
+        self._prepared = records
+
+    async def process(self, records: Sequence[Record], step: Step) -> None:
+        if records is not self._prepared:
+            await self._write(records)
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        self.is_writing = True
+        await self.may_write.wait()
+        self.delivered += [record.position for record in records]
+
+
+async def test_a_shutdown_that_leaves_records_completes_what_is_being_written(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(20))
+        first, second = Delivering(), Delivering()
+        consumers = Consumers(backend.journal, backend.store, [first], died=lambda *_: None)
+        await consumers.start()
+        await until(lambda: first.is_writing)
+        asyncio.get_running_loop().call_later(0.2, first.may_write.set)
+        assert await consumers.stop(0.01) == {"delivering": 15}
+        second.may_write.set()
+        async with running(backend, second):
+            pass
+        assert first.delivered + second.delivered == [*range(1, 21)]
+
+
+async def test_a_cursor_passes_to_another_daemon_only_when_all_that_was_written_is_committed(tmp_path: Path) -> None:
+    class Passing(PassingJournal):
+        """Another daemon wants the cursor while the second part is written ahead, and gets it at the next chance."""
+
+        passed = 0
+
+        async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+            if cursor is not None and not self.passed and len(delivering.delivered) > 5:
+                self.passed += 1
+                await self.release(cursor)
+                raise LeaseLost("another daemon runs it from now on")
+            await super().wait(after, cursor)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(20))
+        delivering, journal = Delivering(), Passing(backend.journal)
+        delivering.may_write.set()
+        async with running(backend, delivering, journal=journal):
+            await until(lambda: journal.passed)
+        assert delivering.delivered == [*range(1, 21)]
+
+
+async def test_a_cursor_passes_to_another_daemon_before_the_end_of_a_backlog(tmp_path: Path) -> None:
+    class Slow(Delivering):
+        async def _write(self, records: Sequence[Record]) -> None:
+            await asyncio.sleep(0.02)
+            await super()._write(records)
+
+    class Passing(PassingJournal):
+        passed_at: list[int]
+
+        async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+            if cursor is not None and after:
+                self.passed_at.append(after)
+            await super().wait(after, cursor)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(400))
+        slow, journal = Slow(), Passing(backend.journal)
+        journal.passed_at = []
+        slow.may_write.set()
+        async with running(backend, slow, journal=journal):
+            await until(lambda: journal.passed_at)
+        assert 0 < journal.passed_at[0] < 400
+        assert slow.delivered == [*range(1, 401)]
 
 
 async def test_a_shutdown_waits_for_a_consumer_that_acquires_its_cursor_again(tmp_path: Path) -> None:

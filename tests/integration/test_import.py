@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.times import format_time, parse_time
 from ingestd.support.ids import named_time_uuid
+from tests.support.examples import examples
 from tests.support.import_target import Target
 
 TEXTS = st.text(max_size=8)
@@ -106,7 +107,7 @@ def copies_of_a_message(*times: str) -> list[dict[str, Any]]:
     ]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(lines=st.lists(records(), max_size=8), state=st.booleans())
 @example(
     lines=copies_of_a_message("2021-01-01T00:00:00.000Z", "2021-01-01T00:00:00.001Z", "2001-01-01T00:00:00.000Z"),
@@ -132,7 +133,7 @@ def test_records_come_out_as_they_went_in_however_often_they_are_imported(
         assert [each["import"]["endpoint"] for each in second.exported()] == [each["endpoint"] for each in kept]
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(lines=st.lists(messages(), max_size=8), state=st.booleans())
 def test_messages_are_imported_once_whatever_is_repeated(lines: list[dict[str, Any]], *, state: bool) -> None:
     with TemporaryDirectory() as folder:

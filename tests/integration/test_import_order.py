@@ -13,12 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import CommandError
 from ingestd.api.times import format_time
 from ingestd.plugins.tools.importing.importer import Importer
+from tests.support.examples import examples
 from tests.support.import_target import Target
 from tests.support.imports import lines_of, message, written
 
@@ -87,7 +88,7 @@ def without_marks(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]
     return {record["id"]: {name: value for name, value in record.items() if name != "import"} for record in records}
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(history=histories(), seed=st.integers(0, 1000))
 def test_two_shuffled_folders_give_the_sessions_and_attributions_of_the_sorted_history(
     history: list[dict[str, Any]], seed: int

@@ -1,4 +1,4 @@
-"""The hook for intakes, with the example of docs/hooks.md: a wire format that has nothing in common with others."""
+"""The hook for intakes, with the example of examples/hooks: a wire format that has nothing in common with others."""
 
 from __future__ import annotations
 
@@ -25,18 +25,14 @@ from ingestd.http.settings import RequestSettings
 from ingestd.plugins.segment import SegmentPlugin
 from tests.support.door import Door, MakeDoor
 
-DOCS = Path(__file__).parents[2] / "docs" / "hooks.md"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hooks" / "register_intakes.py"
 
 
 @pytest.fixture
 def till() -> ModuleType:
-    """The plugin that the page shows."""
-    source = next(
-        each for each in re.findall(r"^```python\n(.*?)^```", DOCS.read_text(), re.MULTILINE | re.DOTALL)
-        if "TillIntake" in each
-    )  # fmt: skip
+    """The plugin of the example."""
     module = ModuleType("till")
-    exec(compile(source, "till", "exec", dont_inherit=True), vars(module))
+    exec(compile(EXAMPLE.read_text(), "till", "exec", dont_inherit=True), vars(module))
     return module
 
 
@@ -109,9 +105,7 @@ async def post(door: Door, path: str, body: Any, **headers: str) -> HTTPResponse
     return await door.fetch(path, json.dumps(body).encode(), headers=headers)
 
 
-async def test_the_example_of_the_page_takes_the_sales_of_tills(
-    door: MakeDoor, tmp_path: Path, till: ModuleType
-) -> None:
+async def test_the_example_takes_the_sales_of_tills(door: MakeDoor, tmp_path: Path, till: ModuleType) -> None:
     sales = [
         {"till": "t-7", "receipt": "r-1", "cents": 4000},
         {"till": "t-7", "receipt": "r-1", "cents": 4000},

@@ -227,6 +227,24 @@ async def test_the_default_lease_expires_within_ten_seconds(
         assert 3.0 < time.monotonic() - begun < 10.0
 
 
+async def test_a_dead_holder_is_followed_after_a_failover_to_a_server_whose_clock_is_behind(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease and its report end ten minutes later by the new server's clock."""
+    async with Daemons(server, tmp_path) as daemons:
+        with monkeypatch.context() as patch:
+            set_lease(patch, 600.0)
+            patch.setattr(TIMING, "redis_report", 600.0)
+            first = await daemons.open()
+            await hold(first)
+            await first.beat.by_link()
+            await daemons.silence(first)
+        monkeypatch.setattr(TIMING, "redis_report", 1.5)
+        second = await daemons.open()
+        await asyncio.wait_for(hold(second), 10.0)
+        await until(lambda: server.client().zcard(f"{daemons.prefix}daemons") == 1)
+
+
 async def test_a_former_holder_writes_neither_records_nor_state(server: RedisServer, tmp_path: Path) -> None:
     async with Daemons(server, tmp_path) as daemons:
         first, second = await daemons.open(), await daemons.open()

@@ -22,6 +22,7 @@ from ingestd.api.store import Field, State
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
 from ingestd.testing.backends import append_each
+from tests.support.examples import examples
 from tests.support.journals import read_all
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, redis_server
@@ -412,7 +413,7 @@ async def check_serial_with_losses(
         await check_serial(proxy.url, given, history)
 
 
-@settings(max_examples=20, print_blob=True)
+@settings(examples(20), print_blob=True)
 @given(
     st.lists(requests, min_size=1, max_size=8),
     st.dictionaries(st.integers(1, 40), st.booleans(), min_size=1, max_size=4),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.contents import Entry
@@ -33,6 +33,7 @@ from ingestd.plugins.tools.moving.regrouped_comparison import compare_regrouped
 from ingestd.plugins.tools.moving.regrouped_copy import RegroupedCopy
 from ingestd.plugins.tools.moving.sides import Side, open_sides
 from ingestd.storage.placements import index_of_tenant
+from tests.support.examples import examples
 from tests.support.partitioned_backend import PartitionedBackend
 
 PLUGINS = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
@@ -181,7 +182,7 @@ async def copied(source: Sequence[Side], folder: Path, case: Case, kills: list[i
 
 
 @given(CASES)
-@settings(max_examples=25)
+@examples(25)
 def test_nothing_is_lost_or_repeated_between_any_numbers_of_partitions(case: Case) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(move(Path(folder), case, case.kills[:2], case.kills[2:]))

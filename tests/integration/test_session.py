@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Endpoint, Event, Session
@@ -19,6 +19,7 @@ from ingestd.api.store import Store
 from ingestd.plugins.session import SessionPlugin
 from ingestd.support.ids import time_uuid
 from tests.support.backends import sqlite_backend
+from tests.support.examples import examples
 
 IDLE = 1_800_000
 START = 4_000_000_000_000  # far in the future, because the real time must not matter
@@ -260,7 +261,7 @@ async def test_copies_of_the_message_that_begins_a_session_all_tell_that_it_is_n
 
 
 @given(pause=st.integers(IDLE + 1, 3 * IDLE), start=st.integers(START, START + 2 * IDLE))
-@settings(max_examples=20)
+@examples(20)
 def test_a_late_copy_of_a_message_does_not_revive_its_ended_session(pause: int, start: int) -> None:
     async def run(folder: Path) -> None:
         async with sqlite_backend(folder) as backend:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError, SinkRetry
@@ -32,6 +32,7 @@ from ingestd.plugins.sinks.stdout import StdoutSink
 from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.examples import examples
 from tests.support.forked import INGESTD
 from tests.support.journals import until
 from tests.support.sinks import values
@@ -238,7 +239,7 @@ async def test_a_repeated_complete_batch_is_written_again(pipe: Pipe) -> None:
     sizes=st.lists(st.integers(0, 9000) | st.integers(60_000, 80_000), min_size=1, max_size=12),
     seed=st.integers(0, 1 << 30),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_lines_are_complete_and_in_order_despite_any_interruptions(sizes: list[int], seed: int) -> None:
     chance = random.Random(seed)
 

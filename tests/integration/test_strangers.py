@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 import pluggy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api import hookimpl, hookspecs
@@ -36,6 +36,7 @@ from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.backends import PluginDaemon, sqlite_backend
+from tests.support.examples import examples
 from tests.support.redis_server import redis_server
 
 LONG_AFTER = START + 1000 * 24 * HOUR
@@ -207,7 +208,7 @@ async def outcome(
 
 @CONFLICTS
 @given(SENDINGS)
-@settings(max_examples=20)
+@examples(20)
 def test_no_request_of_strangers_changes_the_attribution_of_signed_orders(
     open_backend: OpenBackend, sendings: list[Sent]
 ) -> None:

@@ -26,6 +26,7 @@ class PluginDaemon:
         self.store = backend.store
         self.partitions = backend.partitions
         self.unusable_ids = UnusableIds()
+        self.config_path = "/etc/ingestd/ingestd.toml"
         self.registry = CollectorRegistry()
         self.tasks: list[asyncio.Task[None]] = []
 

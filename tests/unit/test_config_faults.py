@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.cli.check.config_faults import every_fault
+from tests.support.examples import examples
 
 # Faulty lines by section, each with the expected message.
 FAULTS = {
@@ -32,7 +33,7 @@ SOUND = {
 
 
 @given(faults=st.sets(st.sampled_from([*FAULTS])), sound=st.sets(st.sampled_from([*SOUND])))
-@settings(max_examples=15)
+@examples(15)
 def test_every_fault_is_reported_once(faults: set[tuple[str, str]], sound: set[tuple[str, str]]) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "ingestd.toml"

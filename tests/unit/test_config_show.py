@@ -17,6 +17,7 @@ from ingestd.cli.config import as_facts, as_toml, to_toml
 from ingestd.config import SECTIONS, Config, StoreUrl, load_config, parse_config
 from ingestd.delivery import read_sink_options
 from ingestd.hooks.loader import Plugins, load_plugins
+from ingestd.plugins.reports.periods import TimeZone
 from ingestd.plugins.token_buckets import Rate
 
 BASE = Path("/base")
@@ -36,6 +37,7 @@ def built_in() -> dict[str, type[Options]]:
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], include_characters='"\\\x7f\n'))
 WORDS = st.text("abc./\"' é", min_size=1)
+NAMES = WORDS.filter(str.strip)
 NUMBERS = st.integers(1, 9000)
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
@@ -53,6 +55,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Url: st.builds("sqlite:{}".format, st.text("abc./-é", min_size=1)),
 }
 VALUES[StoreUrl] = VALUES[Url]
+VALUES[TimeZone] = st.sampled_from(["UTC", "Europe/Berlin"])
+CHANNELS = st.fixed_dictionaries({"name": NAMES, "source": st.sampled_from(["acme", ["a", "b|c"], "(x|y).*"])})
 KEYS = st.fixed_dictionaries({
     "id": st.text("ab-_", min_size=16, max_size=20),
     "kind": st.just("public"),
@@ -74,6 +78,8 @@ SPECIAL = {
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***
     "schemas.directory": st.just("/"),  # the directory must exist
     "plugins.segment.names": st.dictionaries(TEXT, st.sampled_from(["Page View", "Order Completed"]), max_size=3),
+    "plugins.attribution.click_ids": st.dictionaries(NAMES, st.sampled_from(["net / cpc", "net"]), max_size=3),
+    "plugins.attribution.channels": st.lists(CHANNELS, max_size=2),
     "plugins.keys.declared": st.lists(KEYS, max_size=3, unique_by=lambda key: key["id"]),
 }
 

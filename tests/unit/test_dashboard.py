@@ -177,7 +177,7 @@ def sources(tmp_path: Path) -> Sources:
     backend = SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0)
     consumers = Consumers(backend.journal, backend.store, [], died=lambda name, error: None)
     retention = Retention(backend.journal, JournalOptions(), consumers, refuse=lambda problem: None)
-    return Sources(Metrics(), lambda: None, Retentions([retention]), RecentLines())
+    return Sources(Metrics(), lambda: None, Retentions([retention]), RecentLines(), "/etc/ingestd.toml")
 
 
 async def test_the_page_is_computed_at_most_once_a_second(sources: Sources) -> None:

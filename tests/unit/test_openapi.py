@@ -279,6 +279,40 @@ def test_a_description_beside_a_reference_survives() -> None:
     assert made["properties"]["b"] == {"description": "B", "allOf": [{"$ref": "#/components/schemas/Product"}]}
 
 
+def test_each_object_that_several_schemas_inherit_has_a_name_and_a_place_of_its_own() -> None:
+    """A generator of clients makes a class of it, and fails if it finds the same one twice.
+
+    Beside one reference in `allOf`, it does not see properties; nor can it narrow an inherited one.
+    """
+    size = {"type": "object", "properties": {"width": {"type": "number"}}}
+    own = [
+        shop_file("urn:shop:box", None, title="Box", type="object", properties={"size": size}),
+        shop_file("urn:shop:a", "A", properties={
+            "box": {"$ref": "urn:shop:box", "description": "B"}, "lid": {"$ref": "urn:shop:box#/properties/size"},
+            "page": {"$ref": "urn:ingestd:definition:envelope#/properties/context/properties/page"},
+            "width": {"$ref": "urn:shop:box#/properties/size/properties/width"},
+            "seal": {"$ref": "#/$defs/seal"},
+            "quantity": {"$ref": "urn:ingestd:definition:product_with_quantity#/properties/quantity"},
+        }, **{"$defs": {"seal": size}}),
+    ]  # fmt: skip
+    schemas = make_document([*BUILT_IN, *own], SERVER)["components"]["schemas"]
+    assert schemas["Box"]["properties"] == {"size": {"$ref": "#/components/schemas/Size"}}
+    assert schemas["Size"] == schemas["Seal"] == size
+    assert [schemas["A"]["properties"][each]["$ref"] for each in ("lid", "page", "width", "seal", "quantity")] == [
+        f"#/components/schemas/{each}"
+        for each in (
+            "Size", "Page", "Size/properties/width", "Seal", "ProductWithQuantity/allOf/1/properties/quantity",
+        )
+    ]  # fmt: skip
+    for name in ("Envelope", "Event", "Identify", "Context", "Campaign", "Product", "Order", "Promotion"):
+        own = schemas[name]["allOf"][-1] if "allOf" in schemas[name] else schemas[name]
+        assert not any(each.get("type") == "object" for each in own["properties"].values()), name
+    assert [name for name, schema in schemas.items() if {"allOf", "properties"} <= schema.keys()] == []
+    event = schemas["OrderCompletedEvent"]["allOf"]
+    assert event[0] == {"$ref": "#/components/schemas/Envelope"}
+    assert (event[1]["required"], {*event[1]["properties"]}) == (["key", "data"], {"key", "data", "dispatchId"})
+
+
 TEXT = {"type": "string"}
 
 KEYWORDS = (

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, Forbidden, SchemaFault, TooLarge
@@ -17,6 +17,7 @@ from ingestd.pipeline.batch_parser import BatchParser
 from ingestd.plugins.auth.replays import ReplayRules
 from ingestd.plugins.identity import TraitBounds
 from ingestd.validation.validator import Validator
+from tests.support.examples import examples
 
 KEY = "Gift Wrapped"
 SCHEMA = {
@@ -188,7 +189,7 @@ def test_a_refusal_counts_by_its_fault_or_else_by_its_code() -> None:
     }
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(MAX_SERIES - 3, MAX_SERIES + 50), st.integers(1, 3))
 def test_series_are_bounded_and_nothing_is_left_uncounted(reasons: int, keys: int) -> None:
     counter = RefusalCounter()

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
@@ -23,6 +23,7 @@ from ingestd.validation.faults import MAX_VIOLATIONS
 from ingestd.validation.schema_files import DRAFT
 from ingestd.validation.validator import MAX_DEPTH, Validator, parse_body
 from tests.support.event_keys import KEYS, KNOWN_FIELDS
+from tests.support.examples import examples
 from tests.support.reference import Reference
 
 VALIDATOR = Validator.load()
@@ -337,7 +338,7 @@ def as_received(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=25)
+@examples(25)
 @given(data=DATA)
 def test_data_is_judged_as_by_the_reference(key: str, data: dict[str, Any]) -> None:
     body = as_received({"key": key, "anonymousId": "a", "data": data})

@@ -20,6 +20,7 @@ from ingestd.observability.metrics.counts import Counts
 from ingestd.observability.metrics.refusals import RefusalCounter
 from ingestd.storage.retentions import Retentions
 
+from ..dead_letters import sinks_command
 from .history import STEP, History, Point, Sample, between, point, quantile
 
 __all__ = ["Panels", "Sources", "body_of"]
@@ -37,6 +38,8 @@ class Sources(NamedTuple):
     """The reason if the daemon is not ready, None if it is ready."""
     journal: Retentions
     lines: RecentLines
+    config_path: str
+    """The path of the configuration, for the commands that the page shows."""
     remark: Callable[[], str | None] = lambda: None
     """What is wrong although the daemon is ready, or None."""
 
@@ -58,7 +61,7 @@ def body_of(
         "refusals": _refusals(sources.metrics.refusals, minute, sample),
         "sessions": _count(minute.counts.sessions, sample.counts.sessions),
         "latency": _latency(minute.counts, sample.counts),
-        "sinks": [_sink(each, shown.types, minute, sample) for each in shown.sinks],
+        "sinks": [_sink(each, shown.types, minute, sample, sources.config_path) for each in shown.sinks],
         "consumers": [_consumer(each) for each in shown.consumers],
         "journal": {
             "records": sources.journal.records,
@@ -141,7 +144,9 @@ def _presentable(reason: str | None) -> str | None:
     return None if reason is None else presentable(reason)
 
 
-def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sample) -> dict[str, Any]:
+def _sink(
+    sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sample, config_path: str
+) -> dict[str, Any]:
     name = sink.sink_name
     return {
         "sink": name,
@@ -153,6 +158,7 @@ def _sink(sink: SinkStatus, types: Mapping[str, str], minute: Sample, sample: Sa
         "pending": sink.pending,
         "oldestPendingSeconds": sink.oldest_pending_seconds,
         "deadLetters": sink.dead_letters,
+        "deadLettersCommand": sinks_command(config_path, "dead-letters", "list", name),
         "lastDeadLetterReason": _presentable(sink.last_dead_letter_reason),
         "lastError": _presentable(sink.last_error),
     }

@@ -12,6 +12,7 @@ from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.support.periodic import TIMING
 
+from .beats import clock_ahead
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
@@ -47,7 +48,9 @@ class Adoption:
                 raise Unavailable("The store has lost a part of its keys. A daemon continues with what is left.")
             link.store_id = store_id or ""
         else:
-            store_id, loss, last, heartbeats, mended = await link.ask("identify", times.now(), uuid4().hex)
+            asked_at = times.now()
+            store_id, loss, last, heartbeats, mended, clock = await link.ask("identify", asked_at, uuid4().hex)
+            self._store.clock_ahead = clock_ahead(clock, asked_at)
             if mended is not False:
                 _tell(self._store.label, decode_loss(loss), mended)
             link.go_on(store_id, last, heartbeats)

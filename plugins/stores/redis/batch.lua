@@ -741,7 +741,13 @@ end
 
 ops.acquire_cursor = function(_, name, from_beginning, holder, lease)
   local row, time = ensured(name, from_beginning), clock()
-  if row.holder ~= '' and row.holder ~= holder and row.till >= time then return false end
+  if row.holder ~= '' and row.holder ~= holder and row.till >= time then
+    if row.till > time + lease then -- the clock of the server was ahead, or it was another server
+      row.till = time + lease
+      set_row(name, row)
+    end
+    return false
+  end
   row.fence, row.holder, row.till, row.left = row.fence + 1, holder, time + lease, row.position
   set_row(name, row)
   return {row.position, row.fence}
@@ -799,9 +805,15 @@ end
 local store_id, store_format = prefix .. 'store-id', prefix .. 'store-format'
 
 -- The format of the store, and the first version of ingestd that knows it. A change that this script would not understand
--- needs a higher number. The key has the highest format with which a daemon has opened the store. Stores of earlier
--- versions have none. It is a key, because a look at one more field of "meta" costs a batch a tenth more.
+-- needs a higher number. Stores of earlier versions have none. It is a key, because a look at one more field of "meta"
+-- costs a batch a tenth more.
 local FORMAT = '1 0.1.0'
+
+-- Every write and every beat raises the number, or puts it back. So no data are in a store with a lower number: not if a
+-- command writes into an empty store, and not after a failover or a move that has lost the key.
+local function raise_format()
+  if known[store_format] ~= FORMAT then redis.call('SET', store_format, FORMAT) end
+end
 
 local is_whole, renew_mark
 
@@ -819,11 +831,15 @@ repeatable.beat = function(_, report, former, life, names, holder, lease)
   local time = clock()
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
   if former ~= '' then redis.call('ZREM', daemons, former) end
+  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + life, '+inf')) do
+    redis.call('ZADD', daemons, time + life, late) -- as for the leases: the clock of the server was ahead
+  end
   redis.call('ZADD', daemons, time + life, report)
   redis.call('PEXPIRE', daemons, life)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
   renew_mark(all.heartbeats)
+  raise_format()
   return {
     all.last, all.version, all.piece, all.heartbeats, time, renew(names, holder, lease),
     redis.call('ZRANGE', daemons, 0, -1),
@@ -900,8 +916,11 @@ local is_first = ARGV[5] == '1'
 if (is_first or is_beat) and not is_whole then define_upkeep() end
 local format = known[store_format]
 if format and format ~= FORMAT then
-  local number, since = string.match(format, '^(%d+) (%S+)$')
+  local number, since = string.match(format, '^(%d+) (%S+)')
   local newest = string.match(FORMAT, '^%d+')
+  if not number then
+    return redis.error_reply('STOREFORMAT the key ' .. store_format .. ' has no number of a format')
+  end
   if tonumber(number) > tonumber(newest) then
     return redis.error_reply(string.format(
       'STOREFORMAT the store %s* has format %s, and this ingestd knows %s: install ingestd %s or later',
@@ -940,6 +959,7 @@ for index, operation in ipairs(asked) do
 end
 keep_sums()
 if has_written then
+  raise_format()
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
 end
 return cmsgpack.pack(answers)

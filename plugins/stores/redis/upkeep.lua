@@ -277,8 +277,7 @@ ops.identify = function(now, new)
   end
   if mended or not found then redis.call('SET', store_id, new) end
   if mended or redis.call('HEXISTS', meta, 'marks') == 0 then set_marks(redis.call('GET', store_id)) end
-  redis.call('SET', store_format, FORMAT) -- a higher one has ended this script before
-  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats, mended}
+  return {redis.call('GET', store_id), loss(), last_position(), summed().heartbeats, mended, clock()}
 end
 
 -- Continues in a store that has lost data, under a new id, or in one that another daemon has adopted. "before" are the
@@ -322,7 +321,6 @@ ops.adopt = function(now, id, before, last, heartbeats, known_to, new, needed, w
       end
     end
   end
-  redis.call('SET', store_format, FORMAT)
   return {redis.call('GET', store_id), loss(), kind, last_position(), summed().heartbeats, sums.version, mended}
 end
 

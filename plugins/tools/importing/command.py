@@ -22,7 +22,6 @@ from ingestd.hooks.loader import Plugins
 from ingestd.pipeline.processor import Processor
 from ingestd.pipeline.room import Backpressure
 from ingestd.storage.backends import Backends, open_backends
-from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
 from .file_form import intake_of
@@ -135,7 +134,7 @@ def _processors(plugins: Plugins, backends: Backends) -> Callable[[str], Process
 @asynccontextmanager
 async def _started(plugins: Plugins, backends: Backends, config: Config) -> AsyncIterator[None]:
     """The plugins that an import calls are started, and shut down at the end."""
-    daemon = _ImportDaemon(backends, plugins, UnusableIds(config.ids.unusable))
+    daemon = _ImportDaemon(backends, plugins, config)
     if len(backends.partitions) > 1:
         daemon.watch(backends.follow_placements(), name="placements")
     as_daemon = cast("Daemon", daemon)  # its registry is made when a plugin asks for it
@@ -163,8 +162,8 @@ async def _ensure_cursors(journal: Journal, config: Config, plugins: Plugins) ->
 class _ImportDaemon(CommandDaemon):
     """Runs the background tasks of plugins, since an import may take hours."""
 
-    def __init__(self, backends: Backends, plugins: Plugins, unusable_ids: UnusableIds) -> None:
-        super().__init__(backends, plugins, unusable_ids)
+    def __init__(self, backends: Backends, plugins: Plugins, config: Config) -> None:
+        super().__init__(backends, plugins, config)
         self._tasks: list[asyncio.Task[None]] = []
 
     def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:

@@ -164,6 +164,7 @@
 
   const SVG = "http://www.w3.org/2000/svg";
   const LANE = 44;
+  const EDGE = 9; // pixels at both ends of a lane, so that the first and the last mark are whole
 
   function draw(sessions, moments) {
     const host = at("journey-drawing");
@@ -171,15 +172,17 @@
     const times = [...sessions.flatMap((each) => [each.beganAt, each.endedAt]), ...moments.map((each) => each.at)].map(Date.parse);
     if (times.length < 2) return;
     const [first, last] = [times.reduce((one, other) => Math.min(one, other)), times.reduce((one, other) => Math.max(one, other))];
-    const place = (then) => 1 + (98 * (Date.parse(then) - first)) / Math.max(last - first, 1);
+    const place = (then) => (Date.parse(then) - first) / Math.max(last - first, 1);
+    const across = (part) => `(100% - ${2 * EDGE}px) * ${part}`;
     const lanes = [...new Set([...sessions, ...moments].map((each) => each.visitor ?? "forgotten"))].slice(0, 12);
     const drawing = host.appendChild(document.createElementNS(SVG, "svg"));
     drawing.setAttribute("width", "100%");
     drawing.setAttribute("height", String(LANE * lanes.length));
-    const add = (tag, names, attributes) => {
+    const add = (tag, names, attributes, lengths = {}) => {
       const made = drawing.appendChild(document.createElementNS(SVG, tag));
       made.setAttribute("class", names);
       for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+      for (const [name, value] of Object.entries(lengths)) made.style.setProperty(name, value);
       return made;
     };
     lanes.forEach((lane, index) => {
@@ -187,11 +190,13 @@
       add("text", "", { x: 0, y: middle - 14 }).textContent = foreign(lane);
       add("line", "", { x1: "0%", x2: "100%", y1: middle, y2: middle });
       for (const each of sessions.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
-        const width = Math.max(place(each.endedAt) - place(each.beganAt), 0.4);
-        add("rect", "", { x: `${place(each.beganAt)}%`, y: middle - 5, width: `${width}%`, height: 10, rx: 2 });
+        const [begin, end] = [place(each.beganAt), place(each.endedAt)];
+        const lengths = { x: `calc(${EDGE}px + ${across(begin)})`, width: `max(4px, ${across(end - begin)})` };
+        add("rect", "", { y: middle - 5, height: 10, rx: 2 }, lengths);
       }
       for (const each of moments.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
-        add("circle", MARKS[each.kind] ?? "touchpoint", { cx: `${place(each.at)}%`, cy: middle, r: each.kind === "order" ? 7 : 5 });
+        const lengths = { cx: `calc(${EDGE}px + ${across(place(each.at))})` };
+        add("circle", MARKS[each.kind] ?? "touchpoint", { cy: middle, r: each.kind === "order" ? 7 : 5 }, lengths);
       }
     });
     const ends = child(host, "p", "ends");

@@ -180,10 +180,10 @@ function showSinks({ sinks, consumers }) {
     { title: "Delivered, last minute", num: true },
     { title: "Delivered in all", num: true },
   ];
-  const dead = ({ sink, deadLetters, lastDeadLetterReason }) => {
+  const dead = ({ deadLetters, lastDeadLetterReason, deadLettersCommand }) => {
     if (!deadLetters) return "";
     const reason = lastDeadLetterReason ? `last dead letter: ${lastDeadLetterReason}; ` : "dead letters: ";
-    return `${reason}ingestd sinks dead-letters list ${sink}`;
+    return `${reason}${deadLettersCommand}`;
   };
   const state = (each) => ({ text: each.state, sub: [each.lastError, dead(each)].filter(Boolean).join(" · "), tone: TONES[each.state] });
   const old = (each) => ({ text: age(each.oldestPendingSeconds), tone: late(each.oldestPendingSeconds) });

@@ -1,0 +1,15 @@
+import json
+
+from ingestd.api import hookimpl
+from ingestd.api.privacy import Visitors
+from ingestd.api.store import Store
+
+KIND = "loyalty-card"  # under the visitor: [tenant, number of the card]
+
+
+@hookimpl
+async def find_visitors(tenant: str, user_id: str, store: Store) -> Visitors:
+    """The users of this shop are their loyalty cards."""
+    wanted = json.dumps([tenant, user_id])
+    found = [key.partition(":")[2] async for key, value in store.scan(KIND) if value == wanted]
+    return Visitors(found)

@@ -1,0 +1,16 @@
+from collections import Counter
+
+from ingestd.api import hookimpl
+from ingestd.api.panels import Column, Panel, Table
+from ingestd.api.store import Store
+
+searches: Counter[str] = Counter()
+"""Of this run, by tenant."""
+
+
+@hookimpl
+def show_panel(store: Store) -> Panel | None:
+    if not searches:
+        return None
+    columns = [Column("Shop"), Column("Searches", digits=0, bar=True)]
+    return Panel("Searches", [Table("By shop", columns, searches.most_common(10))], note="Since the start.")

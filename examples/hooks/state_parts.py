@@ -1,0 +1,9 @@
+from collections.abc import Collection, Mapping
+
+from ingestd.api import hookimpl
+from ingestd.api.store import Store
+
+
+@hookimpl
+def state_parts(store: Store) -> Mapping[str, Collection[str]] | None:
+    return {"": ["prices", "stock"]}  # made by state_key("shop-tools", "", "prices")

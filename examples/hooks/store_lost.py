@@ -1,0 +1,13 @@
+from ingestd.api import hookimpl
+from ingestd.api.store import Store, state_key
+from ingestd.api.times import now
+
+COUNTRY = state_key("shop-tools-country", "", "")
+
+
+@hookimpl
+async def store_lost(store: Store) -> str | None:
+    state = store.begin(now())
+    await state.put(COUNTRY, "DE")
+    await store.commit(state)
+    return None
