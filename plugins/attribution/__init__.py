@@ -11,6 +11,7 @@ from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
 from ingestd.api.consumer import Consumer
 from ingestd.api.contents import Entry
+from ingestd.api.events import Record
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.options import Duration, PositiveDuration
@@ -19,11 +20,13 @@ from ingestd.api.panels import Panel
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, Store
 from ingestd.api.times import now
+from ingestd.support.unusable_ids import UnusableIds
 
 from ..auth.key_registry import has_server_keys
-from ..reports.commands import register as register_report
+from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
 from ..reports.periods import TimeZone
+from ..reports.rules import ReportRules
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .channel_command import register as register_channel_command
 from .commands import register as register_attribution_commands
@@ -33,7 +36,7 @@ from .journeys import Limits, forget
 from .marks import TENANTS
 from .models import Model
 from .panel import show
-from .reading import read
+from .reading import Erasure, Seen, read
 from .rollups import merge, rollup_parts
 from .touches import Exclusions
 
@@ -112,15 +115,12 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
-        exclusions = self._exclusions
-        register_report(
-            commands,
-            lambda record, unusable: read(record, exclusions, unusable),
-            self._channels,
-            self._time_zone,
-            self._order_memory,
-        )
+        rules = ReportRules(self._read, self._channels, self._time_zone, self._order_memory)
+        register_reports(commands, rules)
         register_channel_command(commands, self._sources, self._channels, self._exclusions)
+
+    def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
+        return read(record, self._exclusions, unusable_ids)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

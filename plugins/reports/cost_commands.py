@@ -2,85 +2,32 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Namespace
 from datetime import date, datetime, timedelta
-from functools import partial
-from pathlib import Path
+
+import msgspec
 
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
-from ingestd.api.hookspecs import Commands, Daemon
+from ingestd.api.hookspecs import Daemon
 from ingestd.api.output import write_result
 from ingestd.support.terminal import printable, table
 
 from ..auth.key_registry import read_keys
 from .cost_file import COLUMNS, read_cost_file
 from .costs import Changes, Cost, change, scan_costs
-from .periods import TimeZone
+from .rules import ReportRules
 
-__all__ = ["register"]
-
-_JSON = "print one JSON object"
+__all__ = ["import_costs", "list_costs", "remove_costs"]
 
 
-def register(commands: Commands, time_zone: TimeZone, life: int) -> None:
-    """`life` is how long costs stay after their day, in milliseconds."""
-    commands.describe("costs", "import, list and remove the costs of campaigns")
-    parser = commands.add(
-        "costs",
-        "import",
-        partial(import_costs, time_zone=time_zone, life=life),
-        help=f"store the costs of a CSV file with the columns {', '.join(COLUMNS)}",
-        examples=["ingestd costs import november.csv --dry-run", "ingestd costs import november.csv --tenant shop"],
-        json=_JSON,
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="the file, in UTF-8, with a header")
-    parser.add_argument("--tenant", metavar="TENANT", help="the shop; needed if there are several")
-    parser.add_argument("--dry-run", action="store_true", help="check the file and show what would change")
-
-    parser = commands.add(
-        "costs",
-        "list",
-        list_costs,
-        help="show the stored costs",
-        examples=["ingestd costs list --since 2026-11-01"],
-        json="print one JSON object a line",
-    )
-    parser.add_argument("--tenant", metavar="TENANT", help="only this shop")
-    _add_days(parser, required=False)
-
-    parser = commands.add(
-        "costs",
-        "remove",
-        partial(remove_costs, life=life),
-        help="remove all costs of some days",
-        examples=["ingestd costs remove --since 2026-11-01 --until 2026-11-30 --dry-run"],
-        json=_JSON,
-    )
-    parser.add_argument("--tenant", metavar="TENANT", help="the shop; needed if there are several")
-    _add_days(parser, required=True)
-    parser.add_argument("--dry-run", action="store_true", help="show what would change")
-
-
-def _add_days(parser: ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--since", required=required, type=_day, metavar="DAY", help="the first day, as 2026-11-01")
-    parser.add_argument("--until", required=required, type=_day, metavar="DAY", help="the last day")
-
-
-def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ArgumentTypeError("expected a date such as 2026-11-01") from None
-
-
-async def import_costs(arguments: Namespace, daemon: Daemon, *, time_zone: TimeZone, life: int) -> None:
-    today = datetime.fromtimestamp(times.now() / 1000, time_zone.zone).date()
+async def import_costs(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
+    today = datetime.fromtimestamp(times.now() / 1000, rules.time_zone.zone).date()
     tenant = await _tenant(arguments.tenant, daemon)
-    found = read_cost_file(arguments.file, oldest=today - timedelta(milliseconds=life), newest=today)
+    found = read_cost_file(arguments.file, oldest=today - timedelta(milliseconds=rules.cost_life), newest=today)
     store = daemon.of_tenant(tenant).store
-    changes = await change(store, tenant, found.costs, life=life, dry_run=arguments.dry_run)
+    changes = await change(store, tenant, found.costs, life=rules.cost_life, dry_run=arguments.dry_run)
     _show(changes, tenant, arguments, repeated=found.repeated)
 
 
@@ -94,31 +41,24 @@ async def list_costs(arguments: Namespace, daemon: Daemon) -> None:
                 if arguments.tenant in {None, tenant} and _is_within(day, arguments):
                     rows += [(tenant, day, cost) for cost in costs]
     rows.sort(key=lambda row: (row[1], row[0], tuple(each or "" for each in row[2].key)))
-    facts = [{"tenant": tenant, "day": str(day), **_facts(cost)} for tenant, day, cost in rows]
-    names = ["tenant", *COLUMNS]
-    texts = [["" if row[name] is None else printable(str(row[name])) for name in names] for row in facts]
+    told = [(tenant, str(day), *msgspec.structs.astuple(cost)) for tenant, day, cost in rows]
+    names = ("tenant", *COLUMNS)
+    facts = [dict(zip(names, each, strict=True)) | {"cost": float(each[6])} for each in told]
+    texts = [["" if cell is None else printable(str(cell)) for cell in each] for each in told]
     lines = table([[*map(str.upper, names)], *texts], right=(6, 7, 8)) if rows else ["no costs"]
     write_result(*facts, lines=lines, as_json=arguments.json)
     missing.check("costs of its tenants are missing here")
-
-
-def _facts(cost: Cost) -> dict[str, object]:
-    names = ("source", "medium", "campaign", "currency")
-    return {
-        **{name: getattr(cost, name) for name in names}, "cost": float(cost.cost), "clicks": cost.clicks,
-        "impressions": cost.impressions,
-    }  # fmt: skip
 
 
 def _is_within(day: date, arguments: Namespace) -> bool:
     return (arguments.since is None or day >= arguments.since) and (arguments.until is None or day <= arguments.until)
 
 
-async def remove_costs(arguments: Namespace, daemon: Daemon, *, life: int) -> None:
+async def remove_costs(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
     tenant = await _tenant(arguments.tenant, daemon)
     store = daemon.of_tenant(tenant).store
     days = {day: () async for name, day, _ in scan_costs(store) if name == tenant and _is_within(day, arguments)}
-    changes = await change(store, tenant, days, life=life, replace=True, dry_run=arguments.dry_run)
+    changes = await change(store, tenant, days, life=rules.cost_life, replace=True, dry_run=arguments.dry_run)
     _show(changes, tenant, arguments)
 
 

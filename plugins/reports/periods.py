@@ -7,7 +7,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, Literal, NamedTuple
-from zoneinfo import ZoneInfo
 
 from ingestd.api import times
 from ingestd.api.options import since
@@ -33,18 +32,19 @@ class TimeZone(str):
     @classmethod
     def parse(cls, text: Any) -> TimeZone:
         """Raises `ValueError` for a name that this machine does not know."""
-        if isinstance(text, str) and text != "UTC":
-            try:
-                ZoneInfo(text)
-            except (ValueError, OSError, LookupError):
-                raise ValueError('expected a time zone such as "Europe/Berlin"') from None
-        elif text != "UTC":
-            raise ValueError('expected a time zone such as "Europe/Berlin"')
+        try:
+            cls(text).zone  # noqa: B018 - it is checked
+        except (ValueError, OSError, LookupError, TypeError):
+            raise ValueError('expected a time zone such as "Europe/Berlin"') from None
         return cls(text)
 
     @property
     def zone(self) -> tzinfo:
-        return UTC if self == "UTC" else ZoneInfo(self)
+        if self == "UTC":
+            return UTC
+        from zoneinfo import ZoneInfo  # here, so that a daemon without another zone starts sooner
+
+        return ZoneInfo(self)
 
 
 def instant(text: str) -> Instant:
@@ -87,7 +87,7 @@ class Periods:
         begin = _milliseconds(since, self._zone)
         if isinstance(until, date) and not isinstance(until, datetime) and until < date.max:
             until += timedelta(days=1)
-        end = times.now() if until is None else _milliseconds(until, self._zone)
+        end = max(begin, times.now()) if until is None else _milliseconds(until, self._zone)
         self.span = _Span(begin, end)
         self.before: _Span | None = None
         """The time that the first period is compared with."""

@@ -27,12 +27,8 @@ from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
-__all__ = ["BY", "COLUMNS", "UNKNOWN", "Line", "Numbers", "Report", "columns_of"]
+__all__ = ["UNKNOWN", "Line", "Numbers", "Report"]
 
-COLUMNS = ("channel", "source", "medium", "name", "term", "content", "landing", "product")
-"""The columns by which a report groups. `landing` is the path of a touchpoint's page."""
-BY = ("channel", "source", "medium", "campaign", "name", *COLUMNS[4:], "model")
-"""The choices of `--by`."""
 UNKNOWN = "(unknown)"
 """The page or the products of an event that the journal no longer has."""
 
@@ -52,14 +48,6 @@ _Spent = tuple[Decimal, int, int]
 _Counts = Counter[_Key]
 _ZERO, _ALL = Decimal(0), Decimal(1)
 _NONE = (_ZERO,) * 5
-
-
-def columns_of(by: Sequence[str]) -> tuple[str, ...]:
-    """The columns for choices of `--by`. `campaign` alone is all that names one, and beside others its name."""
-    chosen = [each for each in by if each != "model"] or ["channel"]
-    if chosen == ["campaign"]:
-        return "source", "medium", "name"
-    return tuple(dict.fromkeys("name" if each == "campaign" else each for each in chosen))
 
 
 class Line(NamedTuple):
@@ -134,7 +122,7 @@ class Report:
         keep_case: bool = False,
         paths: bool = False,
     ) -> None:
-        """`columns` are some of `COLUMNS`. None among `models` is the model of each attribution.
+        """`columns` are those of `columns_of`. None among `models` is the model of each attribution.
         The rows are ranked by the first one.
 
         `first` is the number of the first period that is shown, and `last` that of the present or of the end.
@@ -312,7 +300,9 @@ class Report:
         """What tells the rows of touchpoints apart. `texts` is None if a record had no room for them."""
         if texts is None:
             return OTHERS
-        return self._shared(Campaign("campaign", tuple(self._field(name, event_id, texts) for name in self._fields)))
+        fields = tuple(self._field(name, event_id, texts) for name in self._fields)
+        direct = self._direct()  # some tag visits with the source (direct)
+        return direct if fields == direct.fields else self._shared(Campaign("campaign", fields))
 
     def _field(self, name: str, event_id: str, texts: Mapping[str, Any]) -> str | None:
         if name == "landing":
@@ -330,7 +320,7 @@ class Report:
         """The same for all campaigns of a row."""
         if self._keep_case:
             return campaign
-        return Campaign(campaign.kind, tuple(field and field.casefold() for field in campaign.fields))
+        return Campaign(campaign.kind, tuple(field and field.lower() for field in campaign.fields))
 
     def _shared(self, value: _Value) -> _Value:
         found: _Value = self._equal.setdefault(value, value)

@@ -27,7 +27,7 @@ class Spelling:
         """Count the uses of the texts of a row, before any call of `merged`."""
         for column, text in enumerate(campaign.fields):
             if text is not None:
-                self._uses.setdefault((column, text.casefold()), Counter())[text] += orders  # type: ignore[assignment]
+                self._uses.setdefault((column, text.lower()), Counter())[text] += orders  # type: ignore[assignment]
                 self._sessions[column, text] += sessions
 
     def merged(self, values: Mapping[Key, Value], add: Callable[[Value, Value], Value]) -> dict[Key, Value]:
@@ -46,5 +46,5 @@ class Spelling:
         return known
 
     def _best(self, column: int, text: str) -> str:
-        uses = self._uses.get((column, text.casefold()), {text: 0})
+        uses = self._uses.get((column, text.lower()), {text: 0})
         return min(uses, key=lambda each: (-uses[each], -self._sessions[column, each], each))

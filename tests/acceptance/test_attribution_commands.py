@@ -428,6 +428,20 @@ def test_a_wrong_time_zone_of_the_configuration_is_refused(tmp_path: Path) -> No
     assert "plugins.attribution.time_zone: expected a time zone such as" in done.stderr
 
 
+def test_orders_that_attribution_has_not_read_are_told(tmp_path: Path) -> None:
+    enabled = 'enabled = ["keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"]'
+    shop = Shop(tmp_path, {"plugins": enabled})
+    order = {"key": "Order Completed", "anonymousId": "v", "data": {"order_id": "o-1", "revenue": 7}}
+    with shop.serve() as daemon:
+        assert daemon.post("/track", order, shop.public.id).status == 200
+    shop.config.write_text(shop.config.read_text().replace('"session",', '"session", "attribution",'))
+    done = run_ingestd("attribution", "report", "--since", "1h", "--json", config=shop.config)
+    assert done.stderr == "missing: 1 orders that attribution has not read yet\n"
+    with shop.serve():
+        wait_until(lambda: bool(derived(shop, "o-1")))
+        assert "missing" not in shop.command("attribution", "report", "--since", "1h")
+
+
 def test_before_any_order(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     assert shop.command("attribution", "report", "--since", "1h") == "no orders\n"

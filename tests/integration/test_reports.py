@@ -19,7 +19,8 @@ from ingestd.api.times import parse_time
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Report
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import Rules
@@ -234,3 +235,24 @@ async def test_days_add_up_to_all(tmp_path: Path) -> None:
     whole = rows(records, "medium")
     assert {row.campaign.label: row.sessions for row in whole if row.sessions} == +by_day
     assert sum(row.orders for row in whole) == orders
+
+
+async def test_each_day_stands_beside_the_day_before(tmp_path: Path) -> None:
+    records = await journal(tmp_path, traffic(300, 6))
+    report = Report(columns_of(["source"]), (None, "linear"), numbers=lambda at: (at - START) // DAY, first=3, last=11)
+    for record in records:
+        report.add(record)
+    lines = report.lines(compare=True)
+    found = {(line.number, line.row.campaign, line.row.currency): line for line in lines}
+    assert {line.number for line in lines} <= set(range(3, 12))
+    for (number, *of), line in found.items():
+        assert line.before is not None
+        if number > 3:
+            before = found.get((number - 1, *of))  # type: ignore[arg-type]  # mypy sees a list of objects
+            assert line.before[:6] == (before.row[:6] if before is not None else (*of, 0, 0, 0, 0))
+        (linear,) = line.by_model
+        assert linear[:2] == line.row[:2]
+    for number in range(3, 12):
+        for currency in ("EUR", "CHF"):
+            some = [line for line in lines if (line.number, line.row.currency) == (number, currency)]
+            assert sum(line.row.net for line in some) == sum(line.by_model[0].net for line in some)

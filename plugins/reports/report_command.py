@@ -1,0 +1,149 @@
+"""The command `ingestd attribution report`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from ingestd.api import times
+from ingestd.api.backend import MissingPartitions
+from ingestd.api.errors import CommandError
+from ingestd.api.events import Record
+from ingestd.api.hookspecs import Daemon
+from ingestd.api.journal import Journal
+from ingestd.api.output import columns, write, write_data, write_json
+from ingestd.api.store import Store
+from ingestd.support.terminal import printable
+
+from ..attribution.models import MODELS
+from ..attribution.reading import Seen
+from ..attribution.touches import Touch
+from .columns import columns_of
+from .costs import read_costs
+from .periods import Periods
+from .report import Report
+from .rules import ReportRules
+from .text import Form, csv_lines, members, table
+
+__all__ = ["report"]
+
+_PAGE = 500
+_DAY = 86_400_000
+_ORDER = b'"Order Completed"'
+
+
+async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
+    by = arguments.by or (["channel"] if arguments.paths else ["source"])
+    by_columns = columns_of(by)
+    if arguments.paths and {"model", "product"} & {*by}:
+        raise CommandError("--paths shows touchpoints, which have no product and no model: leave them out of --by")
+    periods = Periods(
+        arguments.since, arguments.until, arguments.time_zone, every=arguments.every, compare=arguments.compare
+    )
+    if arguments.until is not None and periods.span.since >= periods.span.until:
+        raise CommandError("--until is not after --since")
+
+    def read_touch(record: Record) -> Touch | None:
+        seen = rules.read(record, daemon.unusable_ids)
+        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
+
+    made = Report(
+        by_columns,
+        (arguments.model, *MODELS) if "model" in by else (arguments.model,),
+        numbers=periods.number,
+        first=periods.first,
+        last=periods.last,
+        read_touch=read_touch,
+        is_visitor=lambda visitor: visitor not in daemon.unusable_ids,
+        channel=rules.channel,
+        tenant=arguments.tenant,
+        since=periods.since - _DAY,  # a session that began before has an event in this day
+        until=periods.until,
+        keep_case=arguments.keep_case,
+        paths=arguments.paths,
+    )
+    partitions = daemon.partitions if arguments.tenant is None else daemon.all_of_tenant(arguments.tenant)
+    missing = MissingPartitions(partitions)
+    lacks: list[_Lack] = []
+    for partition in partitions:
+        with missing.tolerating(partition):
+            lacks.append(await _add_all(made, partition.journal))
+    for tenant in made.tenants | ({arguments.tenant} - {None}) if made.takes_costs else ():
+        with missing.tolerating(daemon.of_tenant(tenant)):
+            await _add_costs(made, daemon.of_tenant(tenant).store, tenant, periods, rules.cost_life)
+    lines = made.lines(compare=arguments.compare)
+    form = Form(
+        ("path",) if arguments.paths else by_columns,
+        periods.label,
+        every=arguments.every is not None,
+        compare=arguments.compare,
+        models=MODELS if "model" in by else (),
+        visitors=made.visitors,
+    )
+    notes = [*_notes(made, periods, lacks)]
+    if arguments.json:
+        write_json(*(members(line, form) for line in lines))
+    elif arguments.csv:
+        texts = csv_lines(lines, form)
+        write_data(map(printable, texts) if sys.stdout.isatty() else texts, end="\r\n")
+    else:
+        if periods.before is not None and arguments.every is None:
+            before = f"{periods.text(periods.before.since)} to {periods.text(periods.before.until)}"
+            notes.insert(0, f"compared with {before}")
+        write(table(lines, form, columns()) if lines else ["no orders"])
+        write(["", *notes] if notes else [])
+        notes = []
+    sys.stderr.writelines(f"{note}\n" for note in notes)
+    missing.check("orders of its tenants are missing here")
+
+
+class _Lack(NamedTuple):
+    """What a journal lacks."""
+
+    oldest: int | None
+    """The time of its oldest record in milliseconds, if it has removed earlier ones."""
+    undecided: int
+    """The orders that attribution has not read yet."""
+
+
+async def _add_all(made: Report, journal: Journal) -> _Lack:
+    extent, undecided = await journal.extent(), set()
+    position, decided = 0, next((each.position for each in await journal.cursors() if each.name == "attribution"), 0)
+    last = await journal.last()  # after the cursor, so that it has the attributions of all decided orders
+    while position < last:
+        records = await journal.read(position, _PAGE)
+        if not records:
+            break
+        for record in records:
+            made.add(record)
+            if record.position > decided and record.type == "event" and _ORDER in record.body:
+                undecided.add(record.envelope().id)
+            elif undecided and record.type == "attribution":
+                undecided.discard(record.decode()["orderEventId"])
+        position = records[-1].position
+    oldest = times.now() if extent.oldest_at is None else extent.oldest_at
+    return _Lack(oldest if extent.first > 1 else None, len(undecided))
+
+
+async def _add_costs(made: Report, store: Store, tenant: str, periods: Periods, life: int) -> None:
+    first, last = periods.days
+    today = datetime.fromtimestamp(times.now() / 1000, UTC).date()
+    first = max(first, today - timedelta(milliseconds=life + 3 * _DAY))
+    async for day, costs in read_costs(store, tenant, first, min(last, today + timedelta(days=1))):
+        number = periods.number_of_day(day)
+        for cost in costs if number is not None else ():
+            made.add_cost(cost, number or 0)
+
+
+def _notes(made: Report, periods: Periods, lacks: Sequence[_Lack]) -> Iterator[str]:
+    """What the report lacks."""
+    if made.not_counted:
+        yield f"not counted: amounts over 10^12, of {made.not_counted} orders"
+    oldest = max((each.oldest for each in lacks if each.oldest is not None), default=None)
+    if oldest is not None and oldest > periods.since:
+        yield f"missing: orders and sessions before {periods.text(oldest)}, which the journal no longer has"
+    if undecided := sum(each.undecided for each in lacks):
+        yield f"missing: {undecided} orders that attribution has not read yet"

@@ -1,0 +1,29 @@
+"""The rules of a shop that reports follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ingestd.api.events import Record
+from ingestd.support.unusable_ids import UnusableIds
+
+from ..attribution.reading import Erasure, Seen
+from ..sources import Channels
+from .periods import TimeZone
+
+__all__ = ["ReportRules"]
+
+
+class ReportRules(NamedTuple):
+    read: Callable[[Record, UnusableIds], Seen | Erasure | None]
+    """Reads a record of the journal."""
+    channels: Channels
+    time_zone: TimeZone
+    cost_life: int
+    """How long costs are kept after their day, in milliseconds."""
+
+    def channel(self, texts: Mapping[str, Any]) -> str:
+        """The channel of a touchpoint, or of what a campaign cost. Records of earlier versions have none."""
+        frozen: str | None = texts.get("channel")
+        return frozen or self.channels.of(texts.get("source"), texts.get("medium"), texts.get("name"))
