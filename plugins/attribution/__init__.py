@@ -21,6 +21,8 @@ from ingestd.api.store import State, Store
 from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
+from ..sources import Channels, SourceRules
+from .arrivals import Arrivals, Referrers
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
@@ -63,12 +65,14 @@ class AttributionPlugin:
         max_touches: _Count = 200
         max_visitors: _Count = 100
         order_memory: PositiveDuration = Duration.parse("400d")
+        referrers: Referrers = "fallback"
         exclude_sources: tuple[str, ...] = ()
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
+        sources = SourceRules(exclude_domains=options.exclude_domains)
         rules = Rules(
             model=options.model,
             half_life=options.half_life.milliseconds,
@@ -77,14 +81,15 @@ class AttributionPlugin:
                 late=options.late.milliseconds,
                 max_touches=options.max_touches,
                 max_visitors=options.max_visitors,
+                referrers=options.referrers,
             ),
             order_memory=options.order_memory.milliseconds,
-            exclusions=exclusions,
+            arrivals=Arrivals(exclusions, sources, options.referrers),
+            channels=Channels(()),
             signed_orders=options.orders == "signed",
         )
         self._consumer = AttributionConsumer(rules)
-        self._exclusions = exclusions
-        self._horizon = rules.limits.horizon
+        self._rules = rules
         self._model = options.model
         self._orders = options.orders
 
@@ -94,7 +99,7 @@ class AttributionPlugin:
 
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
-        register_attribution_commands(commands)
+        register_attribution_commands(commands, self._rules.channels)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
@@ -111,7 +116,7 @@ class AttributionPlugin:
 
     @hookimpl
     async def explain_journey(self, found: JourneyRecords, store: Store) -> JourneyPart:
-        return await explain(found, store, self._horizon, self._exclusions, self._consumer.unusable_ids)
+        return await explain(found, store, self._rules, self._consumer.unusable_ids)
 
     @hookimpl
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:

@@ -23,6 +23,7 @@ from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Report, Row, divide, number
 from ingestd.plugins.attribution.report_text import csv_lines, members, money, table
 from ingestd.plugins.attribution.touches import Touch
+from ingestd.plugins.sources import Channels
 from ingestd.support.terminal import display_width, printable
 from tests.support.terminal import HOSTILE
 
@@ -62,7 +63,9 @@ class Ledger:
             )
             for n, source in enumerate(sources)
         ]
-        record, mark, _ = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
+        record, mark, _ = decide(
+            completed, Candidates(touches, [], 0), Channels(()), model=self._model, window=WEEK, half_life=WEEK
+        )
         self.records.append(record.decode())
         self._orders.append(completed)
         self._marks.append(mark)
