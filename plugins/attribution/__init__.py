@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
@@ -21,8 +21,9 @@ from ingestd.api.store import State, Store
 from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
-from ..sources import Channels, SourceRules
+from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .arrivals import Arrivals, Referrers
+from .channel_command import register as register_channel_command
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
 from .journey_page import explain, find
@@ -69,10 +70,15 @@ class AttributionPlugin:
         exclude_sources: tuple[str, ...] = ()
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
+        own_domains: tuple[str, ...] = ()
+        click_ids: dict[str, ClickSource] = field(default_factory=dict)
+        channels: tuple[ChannelRule, ...] = ()
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
-        sources = SourceRules(exclude_domains=options.exclude_domains)
+        sources = SourceRules(
+            click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
+        )
         rules = Rules(
             model=options.model,
             half_life=options.half_life.milliseconds,
@@ -85,9 +91,11 @@ class AttributionPlugin:
             ),
             order_memory=options.order_memory.milliseconds,
             arrivals=Arrivals(exclusions, sources, options.referrers),
-            channels=Channels(()),
+            channels=Channels(options.channels),
             signed_orders=options.orders == "signed",
         )
+        self._sources = sources
+        self._exclusions = exclusions
         self._consumer = AttributionConsumer(rules)
         self._rules = rules
         self._model = options.model
@@ -100,6 +108,7 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands, self._rules.channels)
+        register_channel_command(commands, self._sources, self._rules.channels, self._exclusions)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

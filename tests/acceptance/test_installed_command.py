@@ -52,6 +52,7 @@ USES = {
     "completion": ("bash", 0, "# AUTOMATICALLY GENERATED"),
     "attribution show": ("order-1", 1, "the order 'order-1' is not attributed"),
     "attribution report": ("--since 1h", 0, "no orders"),
+    "attribution channel": ("--source google --medium cpc", 0, "channel   Paid Search"),
     "keys create": ("--kind public --tenant shop", 0, "id:      pk_"),
     "keys list": ("", 0, "ID "),
     "keys rotate": ("none", 1, "there is no such key"),

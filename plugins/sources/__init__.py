@@ -1,0 +1,12 @@
+"""Sources: which site, network or assistant a visitor came from, and the channel of it. docs/sources.md has the rules.
+
+Pure functions and tables, without state. `attribution` makes touchpoints of them.
+"""
+
+from __future__ import annotations
+
+from .channels import ChannelRule, Channels
+from .click_ids import ClickId, ClickSource, click_id_of
+from .rules import Named, SourceRules
+
+__all__ = ["ChannelRule", "Channels", "ClickId", "ClickSource", "Named", "SourceRules", "click_id_of"]
