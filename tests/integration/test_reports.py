@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from ingestd.api.times import parse_time
+from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.report import Report
+from ingestd.plugins.sources import SourceRules
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import Rules
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.logs("sent again with another value", "is in another cu
 
 HOUR, DAY = 3_600_000, 86_400_000
 RULES = Rules(window=2 * DAY, late=DAY, model="last_touch", max_touches=10, max_visitors=4)
-NOTHING = Exclusions((), (), ())
+ARRIVALS = Arrivals(Exclusions((), (), ()), SourceRules(), "fallback")
 IDS = UnusableIds()
 PRODUCTS = [
     [{"name": "Shirt", "price": 19.99, "quantity": 2}, {"name": "Hat", "price": 10}],
@@ -90,7 +92,7 @@ async def journal(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def touch_of(record: Record) -> Touch | None:
-    seen = read(record, NOTHING, IDS)
+    seen = read(record, ARRIVALS, IDS)
     return seen.touch if isinstance(seen, Seen) else None
 
 
