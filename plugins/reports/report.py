@@ -27,7 +27,7 @@ from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
-__all__ = ["UNKNOWN", "Line", "Numbers", "Report"]
+__all__ = ["UNKNOWN", "Line", "Numbers", "Report", "columns_of"]
 
 UNKNOWN = "(unknown)"
 """The page or the products of an event that the journal no longer has."""
@@ -48,6 +48,17 @@ _Spent = tuple[Decimal, int, int]
 _Counts = Counter[_Key]
 _ZERO, _ALL = Decimal(0), Decimal(1)
 _NONE = (_ZERO,) * 5
+
+
+def columns_of(by: Sequence[str]) -> tuple[str, ...]:
+    """The columns for choices of `--by`. `campaign` alone is all that names one, and beside others its name.
+
+    `landing` is the path of a touchpoint's page. `model` is no column.
+    """
+    chosen = [each for each in by if each != "model"] or ["channel"]
+    if chosen == ["campaign"]:
+        return "source", "medium", "name"
+    return tuple(dict.fromkeys("name" if each == "campaign" else each for each in chosen))
 
 
 class Line(NamedTuple):

@@ -19,8 +19,7 @@ from ingestd.api.times import parse_time
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
-from ingestd.plugins.reports.columns import columns_of
-from ingestd.plugins.reports.report import Report
+from ingestd.plugins.reports.report import Report, columns_of
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import Rules
