@@ -28,6 +28,7 @@ from ..reports.costs import days_of
 from ..reports.periods import TimeZone
 from ..reports.rules import ReportRules
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
+from .arrivals import Arrivals, Referrers
 from .channel_command import register as register_channel_command
 from .commands import register as register_attribution_commands
 from .consumer import AttributionConsumer, Rules, Tally
@@ -72,6 +73,7 @@ class AttributionPlugin:
         max_touches: _Count = 200
         max_visitors: _Count = 100
         order_memory: PositiveDuration = Duration.parse("400d")
+        referrers: Referrers = "fallback"
         exclude_sources: tuple[str, ...] = ()
         exclude_mediums: tuple[str, ...] = ()
         exclude_domains: tuple[str, ...] = ()
@@ -82,6 +84,9 @@ class AttributionPlugin:
 
     def __init__(self, options: Options) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
+        sources = SourceRules(
+            click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
+        )
         rules = Rules(
             model=options.model,
             half_life=options.half_life.milliseconds,
@@ -90,18 +95,17 @@ class AttributionPlugin:
                 late=options.late.milliseconds,
                 max_touches=options.max_touches,
                 max_visitors=options.max_visitors,
+                referrers=options.referrers,
             ),
             order_memory=options.order_memory.milliseconds,
-            exclusions=exclusions,
+            arrivals=Arrivals(exclusions, sources, options.referrers),
+            channels=Channels(options.channels),
             signed_orders=options.orders == "signed",
         )
-        self._sources = SourceRules(
-            click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
-        )
-        self._channels = Channels(options.channels)
-        self._consumer = AttributionConsumer(rules)
+        self._sources = sources
         self._exclusions = exclusions
-        self._horizon = rules.limits.horizon
+        self._consumer = AttributionConsumer(rules)
+        self._rules = rules
         self._model = options.model
         self._orders = options.orders
         self._config_path = ""  # given by `startup`
@@ -114,13 +118,13 @@ class AttributionPlugin:
 
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
-        register_attribution_commands(commands)
-        rules = ReportRules(self._read, self._channels, self._time_zone, self._order_memory)
+        register_attribution_commands(commands, self._rules.channels)
+        rules = ReportRules(self._read, self._rules.channels, self._time_zone, self._order_memory)
         register_reports(commands, rules)
-        register_channel_command(commands, self._sources, self._channels)
+        register_channel_command(commands, self._sources, self._rules.channels, self._exclusions)
 
     def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
-        return read(record, self._exclusions, unusable_ids)
+        return read(record, self._rules.arrivals, unusable_ids)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
@@ -138,7 +142,7 @@ class AttributionPlugin:
 
     @hookimpl
     async def explain_journey(self, found: JourneyRecords, store: Store) -> JourneyPart:
-        return await explain(found, store, self._horizon, self._exclusions, self._consumer.unusable_ids)
+        return await explain(found, store, self._rules, self._consumer.unusable_ids)
 
     @hookimpl
     async def state_parts(self, store: Store) -> Mapping[str, Collection[str]]:

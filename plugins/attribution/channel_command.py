@@ -11,15 +11,27 @@ from ingestd.api.output import write_result
 from ingestd.support.terminal import printable
 
 from ..sources import Channels, SourceRules
-from .touches import campaign_of
+from .touches import Exclusions, campaign_of
 
 __all__ = ["arrival", "register"]
 
 
-def register(commands: Commands, sources: SourceRules, channels: Channels) -> None:
+_EXCLUDED = {
+    "excluded_source": "exclude_sources has the source",
+    "excluded_medium": "exclude_mediums has the medium",
+    "excluded_domain": "exclude_domains has the source or the referrer",
+}
+
+
+def register(commands: Commands, sources: SourceRules, channels: Channels, exclusions: Exclusions) -> None:
     async def run(arguments: Namespace, daemon: Daemon) -> None:
         given = {"source": arguments.source, "medium": arguments.medium, "name": arguments.campaign}
-        found = arrival(given, {"url": arguments.url, "referrer": arguments.referrer}, sources, channels)
+        page = {"url": arguments.url, "referrer": arguments.referrer}
+        found = arrival(given, page, sources, channels)
+        reason = (
+            exclusions.reason((found["source"], found["medium"], None, None, None), page) if found["kind"] else None
+        )
+        found["excluded"] = None if reason is None else _EXCLUDED[reason]
         write_result(found, lines=_lines(found), as_json=arguments.json)
 
     parser = commands.add(
@@ -74,6 +86,8 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         f"source    {' / '.join(texts)}: {found['sourceRule']}",
         f"kind      {found['kind'] or 'none, so an order without other touchpoints is direct'}",
     ]
+    if found["excluded"]:
+        lines.append(f"excluded  it makes no touchpoint: {found['excluded']}")
     if found["clickId"]:
         lines.append(f"click id  {found['clickId']['type']} {found['clickId']['id']}")
     return [printable(line) for line in lines]

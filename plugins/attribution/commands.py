@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ingestd.api import times
@@ -16,6 +17,7 @@ from ingestd.api.output import write, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
+from ..sources import Channels
 from .amounts import worth
 from .explanation import explain_order, ignored, money, text_lines, waiting
 from .marks import TENANTS, DecidedOrder, Marks
@@ -28,12 +30,12 @@ __all__ = ["register"]
 _PAGE = 500
 
 
-def register(commands: Commands) -> None:
+def register(commands: Commands, channels: Channels) -> None:
     commands.describe("attribution", "show how orders are attributed to campaigns")
     parser = commands.add(
         "attribution",
         "show",
-        show,
+        partial(show, channels=channels),
         help="show the journey of an order, with the campaigns that get credit for it",
         examples=["ingestd attribution show o-1001", "ingestd attribution show o-1001 --tenant shop --json"],
         json="print the records as JSON lines",
@@ -46,7 +48,7 @@ def register(commands: Commands) -> None:
     )
 
 
-async def show(arguments: Namespace, daemon: Daemon) -> None:
+async def show(arguments: Namespace, daemon: Daemon, channels: Channels) -> None:
     order_id, tenant = arguments.order_id, arguments.tenant
     partitions = _partitions(tenant, daemon)
     missing = MissingPartitions(partitions)
@@ -79,9 +81,8 @@ async def show(arguments: Namespace, daemon: Daemon) -> None:
     else:
         for body in found:
             if body["type"] == "attribution":
-                write(
-                    text_lines(explain_order(body, [each for each in found if each.get("attributionId") == body["id"]]))
-                )
+                reversals = [each for each in found if each.get("attributionId") == body["id"]]
+                write(text_lines(explain_order(body, reversals, channels)))
         untrusted = await _untrusted(order_id, tenant, _partitions(found[0]["tenant"], daemon))
         write(f"  {printable(ignored(each))}" for each in untrusted)
     missing.check("another shop may have an order with this id too")

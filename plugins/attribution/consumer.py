@@ -16,16 +16,19 @@ from ingestd.api.store import State
 from ingestd.support.pace import Pace
 from ingestd.support.unusable_ids import UnusableIds
 
+from ..sources import Channels
 from .amounts import currency_code
-from .journeys import Journeys, Limits, link_key, touches_key, visitors_key
+from .arrivals import Arrivals
+from .journeys import Journeys, Limits, link_key, referrers_key, touches_key, visitors_key
 from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
 from .people import People, credited_key, user_key, visitor_key
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
-from .touches import Exclusions
+from .touches import Touch
 from .untrusted import PublicOrders, UntrustedRecords
+from .visits import Visits
 from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
@@ -45,7 +48,8 @@ class Rules(NamedTuple):
     half_life: int
     limits: Limits
     order_memory: int
-    exclusions: Exclusions
+    arrivals: Arrivals
+    channels: Channels
     signed_orders: bool = False
     """Whether orders, refunds and cancellations of public keys decide nothing."""
 
@@ -74,6 +78,7 @@ class AttributionConsumer(Consumer):
         """Texts that are not ids of a visitor, a user or an order."""
         self.tally = Tally(lambda result: None, lambda result: None, lambda number: None)
         self._rules = rules
+        self._visits = Visits(rules.limits.horizon)
 
     def for_partition(self, name: str) -> AttributionConsumer:
         consumer = AttributionConsumer(self._rules)
@@ -81,17 +86,23 @@ class AttributionConsumer(Consumer):
         return consumer
 
     async def process(self, records: Sequence[Record], step: Step) -> None:
-        exclusions, unusable_ids = self._rules.exclusions, self.unusable_ids
+        arrivals, unusable_ids = self._rules.arrivals, self.unusable_ids
         found: list[tuple[int, Seen | Erasure]] = []
+        self._visits.begin(records[0].position)
         await step.give_way()
         pace = Pace(_TURN, partial(step.give_way, 0 if len(records) == self.max_records else self.pause))
         for index, record in enumerate(records):
-            if (each := read(record, exclusions, unusable_ids)) is not None:
+            if (each := read(record, arrivals, unusable_ids, self._visits)) is not None:
                 found.append((index, each))
+                if isinstance(each, Erasure):
+                    self._visits.clear()
+                elif each.touch is not None:
+                    self._visits.will_change(each.tenant, each.anonymous_id)
             await pace.give_way()
         changes: list[Change] = []
         step.done = await self._apply_all(records, found, step, changes, pace)
         await add_all(step.state, changes, pace.give_way)
+        self._visits.end(records[(len(records) if step.done is None else step.done) - 1].position)
 
     async def _apply_all(
         self,
@@ -108,13 +119,14 @@ class AttributionConsumer(Consumer):
         size = 0
         for start in range(0, len(found), _PART):
             part = found[start : start + _PART]
-            await _load(step.state, [each for _, each in part if isinstance(each, Seen)])
+            await _load(step.state, [each for _, each in part if isinstance(each, Seen)], self._visits)
             for index, each in part:
                 await pace.give_way()
                 before = len(step.records)
                 if isinstance(each, Erasure):
                     journeys = Journeys(step.state, self._rules.limits, 0)
                     await journeys.forget(each.tenant, each.anonymousIds, each.userId)
+                    self._visits.clear()
                 else:
                     await self._apply(each, step, changes)
                     # The journal is in the order of its times, and what decided an order from a file may be old.
@@ -138,12 +150,22 @@ class AttributionConsumer(Consumer):
             await self._decide(seen.order, journeys, step, changes)
         elif seen.refund is not None:
             await self._refund(seen.refund, step, changes)
-        if seen.touch is not None:
-            await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
+        is_touch = seen.touch is not None and not self._is_known(seen, seen.touch)
+        if is_touch:
+            assert seen.touch is not None
+            continued = await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
+            self._visits.learn(seen.tenant, seen.anonymous_id, continued)
+            is_touch = seen.touch.kind != "referrer" or continued is None
         if seen.user_id is not None:
             await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id)
-        elif seen.touch is not None:
+        elif is_touch:
             await journeys.renew(seen.tenant, seen.anonymous_id)
+
+    def _is_known(self, seen: Seen, touch: Touch) -> bool:
+        """Whether it is a referrer of a session that has a touchpoint."""
+        return touch.kind == "referrer" and self._visits.has_source(
+            seen.tenant, seen.anonymous_id, touch, seen.received_at
+        )
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules
@@ -180,8 +202,9 @@ class AttributionConsumer(Consumer):
         visitors = [visitor for visitor in visitors if visitor not in self.unusable_ids]
         candidates = await journeys.candidates(order.tenant, visitors, order.at)
         record, mark, touchpoint = decide(
-            order, candidates, model=rules.model, window=rules.limits.window, half_life=rules.half_life
-        )
+            order, candidates, rules.channels,
+            model=rules.model, window=rules.limits.window, half_life=rules.half_life,
+        )  # fmt: skip
         campaigns = [touch.campaign for touch, _ in candidates.touches]
         mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
@@ -289,12 +312,21 @@ def _about(event: Order | Refund) -> dict[str, dict[str, str]]:
     return {"ingestd_fields": {"record_id": event.event_id}}
 
 
-async def _load(state: State, found: Sequence[Seen]) -> None:
+async def _load(state: State, found: Sequence[Seen], visits: Visits) -> None:
     """Load most of the state that these records need in one trip. Otherwise each read would be a trip."""
     orders = [each.order for each in found if each.order is not None]
     refunds = [each.refund for each in found if each.refund is not None]
     about_orders: list[Order | Refund] = [*orders, *(refund for refund in refunds if refund.order_id is not None)]
     users = {(each.tenant, each.user_id) for each in found} | {(order.tenant, order.user_id) for order in orders}
+    arrived, new = set(), set()
+    """The visitors with touchpoints, and those whose touchpoint may be the first of its session."""
+    for each in found:
+        if each.touch is not None:
+            is_known = visits.has_source(each.tenant, each.anonymous_id, each.touch, each.received_at)
+            if not is_known:
+                new.add((each.tenant, each.anonymous_id))
+            if not is_known or each.touch.kind != "referrer":
+                arrived.add((each.tenant, each.anonymous_id))
     visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(
         keys=[
@@ -306,7 +338,8 @@ async def _load(state: State, found: Sequence[Seen]) -> None:
         ],
         sets=[
             *(visitors_key(tenant, user) for tenant, user in users if user is not None),
-            *(touches_key(each.tenant, each.anonymous_id) for each in found if each.touch is not None),
+            *(touches_key(*visitor) for visitor in arrived),
+            *(referrers_key(*visitor) for visitor in new),
             *(credited_key(order.tenant, order.anonymous_id) for order in orders),
         ],
     )

@@ -10,6 +10,7 @@ from ingestd.api.journeys import JourneyFact
 from ingestd.api.times import format_time, parse_time
 from ingestd.support.terminal import printable
 
+from ..sources import Channels
 from .amounts import MAX_AMOUNT, worth
 from .marks import Refund
 from .models import MODELS, Model
@@ -38,9 +39,14 @@ _CREDITED = {
 """Why a model credits a touchpoint."""
 
 
+_UNCREDITED = "no share: a referrer has one only if no campaign, click or dispatch counts"
+
+
 class ExplainedTouchpoint(NamedTuple):
     texts: Mapping[str, Any] | None
     """Its campaign as recorded. None if the record has no room for it."""
+    channel: str
+    """As recorded, or by the present rules if an earlier version decided the order. Empty without `texts`."""
     age: str
     """Before the order; the same for the device. Empty if the record has no room for it."""
     device: str
@@ -61,14 +67,14 @@ class Explanation(NamedTuple):
     """Without a capital and a full stop."""
 
 
-def explain_order(record: Mapping[str, Any], reversals: Sequence[Mapping[str, Any]]) -> Explanation:
+def explain_order(record: Mapping[str, Any], reversals: Sequence[Mapping[str, Any]], channels: Channels) -> Explanation:
     window = f"{record['windowSeconds'] / 86400:g} days"
     return Explanation(
         record["tenant"],
         _value(record["value"]),
         [*_facts(record)],
         window,
-        [*_touchpoints(record)],
+        [*_touchpoints(record, channels)],
         [*_notes(record, window), *map(_reversal, reversals)],
     )
 
@@ -84,9 +90,9 @@ def text_lines(explained: Explanation) -> Iterator[str]:
     for each in explained.touchpoints:
         age = f"{each.age:>8} before  " if each.age else " " * 17
         device = f"  ({each.device})" if each.device else ""
-        yield printable(f"  {'→' if each.is_credited else ' '} {age}{_campaign(each.texts)}{device}")
+        yield printable(f"  {'→' if each.is_credited else ' '} {age}{_campaign(each)}{device}")
         shares = ", ".join(f"{model} {weight:.0%}" for model, weight in each.weights.items() if weight)
-        yield f"      {shares or 'no share in any model'}"
+        yield f"      {shares or _UNCREDITED}"
     for note in explained.notes:
         yield f"  {printable(note)}"
 
@@ -145,7 +151,7 @@ def _fact(names: Any, value: str | None, otherwise: str) -> JourneyFact:
     return JourneyFact(names.capitalize(), value or otherwise, names if value else None)
 
 
-def _touchpoints(record: Mapping[str, Any]) -> Iterator[ExplainedTouchpoint]:
+def _touchpoints(record: Mapping[str, Any], channels: Channels) -> Iterator[ExplainedTouchpoint]:
     order_at = parse_time(record["orderAt"])
     assert order_at is not None
     visitors = (each["anonymousId"] for each in record["touchpoints"] if "anonymousId" in each)
@@ -154,6 +160,7 @@ def _touchpoints(record: Mapping[str, Any]) -> Iterator[ExplainedTouchpoint]:
         at = parse_time(each["at"]) if "at" in each else None
         yield ExplainedTouchpoint(
             texts,
+            "" if texts is None else channel_of(texts, channels),
             "" if at is None else age_text(order_at - at),
             _device(each["anonymousId"], devices) if "anonymousId" in each else "",
             event_id == record["touchpoint"]["eventId"],
@@ -173,13 +180,22 @@ def _weight(shares: Sequence[Mapping[str, Any]], event_id: str) -> float:
     return float(next((share["weight"] for share in shares if share["eventId"] == event_id), 0.0))
 
 
-def _campaign(texts: Mapping[str, Any] | None) -> str:
+def channel_of(texts: Mapping[str, Any], channels: Channels) -> str:
+    return texts["channel"] or channels.of(texts["source"], texts["medium"], texts["name"])
+
+
+def _campaign(touchpoint: ExplainedTouchpoint) -> str:
+    texts = touchpoint.texts
     if texts is None:
         return "not in the record"
     parts = [texts[name] for name in ("source", "medium", "name", "term", "content") if texts[name]]
     if texts["dispatchId"]:
         parts.append(f"dispatch {texts['dispatchId']}")
-    return " / ".join(parts) or "a dispatch that has been forgotten"
+    if click := texts.get("clickId"):
+        parts.append(f"click {click['type']}")
+    if texts["kind"] == "referrer":
+        parts.append("referrer")
+    return f"{' / '.join(parts) or 'a dispatch that has been forgotten'} [{touchpoint.channel}]"
 
 
 def _notes(record: Mapping[str, Any], window: str) -> Iterator[str]:

@@ -24,15 +24,16 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import worth
 from .campaigns import Campaign
+from .consumer import Rules
 from .explanation import EXCLUDED, KINDS, Explanation, age_text, explain_order, ignored, money, waiting
-from .journeys import excluded_touches, link_key, linked_user, touches_key, visitors_key, without_key
+from .journeys import link_key, linked_user, read_whole, referrers_key, touches_key, visitors_key, without_key
 from .marks import DecidedOrder, Marks, Refund
 from .models import MODELS, weights
 from .packing import read_touches
 from .reading import Erasure, Seen, read
 from .record_size import recorded_id
 from .rollups import read_tenants
-from .touches import Exclusions, Touch, repeats
+from .touches import Touch, repeats
 from .untrusted import Untrusted, UntrustedRecords
 from .waiting import WaitingRefunds
 
@@ -42,6 +43,7 @@ _MAX_VISITORS = 20  # of a user: the ones linked last
 _MAX_ROWS = 50  # touchpoints in a table
 _COLUMNS = [
     Column("Touchpoint"),
+    Column("Channel"),
     Column("Before the order"),
     Column("Device"),
     Column("Credited"),
@@ -85,10 +87,7 @@ class _Known(NamedTuple):
     untrusted: Sequence[Untrusted]
 
 
-async def explain(
-    found: JourneyRecords, store: Store, horizon: int, exclusions: Exclusions, unusable_ids: UnusableIds
-) -> JourneyPart:
-    """`horizon` is how long touchpoints are remembered, in milliseconds."""
+async def explain(found: JourneyRecords, store: Store, rules: Rules, unusable_ids: UnusableIds) -> JourneyPart:
     state = store.begin(times.now())
     tenants = await _tenants(found.query, state)
     known = await _known(found, tenants, state)
@@ -99,8 +98,8 @@ async def explain(
         body["id"]: await marks.find(body["tenant"], body["orderId"], body["orderEventId"])
         for body in orders.attributions
     }
-    seen = partial(read, exclusions=exclusions, unusable_ids=unusable_ids)
-    return await asyncio.to_thread(_part, found, known, orders, marks=of_orders, seen=seen, horizon=horizon)
+    seen = partial(read, arrivals=rules.arrivals, unusable_ids=unusable_ids)
+    return await asyncio.to_thread(_part, found, known, orders, marks=of_orders, seen=seen, rules=rules)
 
 
 async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) -> _Known:
@@ -125,10 +124,11 @@ async def _touches(people: Mapping[str, Sequence[str]], state: State) -> Sequenc
     touches: list[tuple[str, str, Touch, str | None]] = []
     visitors = [(tenant, visitor) for tenant, some in people.items() for visitor in some[:_MAX_VISITORS]]
     for tenant, visitor in visitors:
-        keys = touches_key(tenant, visitor), without_key(tenant, visitor)
+        keys = touches_key(tenant, visitor), referrers_key(tenant, visitor), without_key(tenant, visitor)
         await state.load(sets=keys)
-        touches += [(tenant, visitor, touch, None) for touch in await read_touches(state, keys[0])]
-        touches += [(tenant, visitor, touch, reason) for reason, touch in await excluded_touches(state, keys[1])]
+        counted = [*await read_touches(state, keys[0]), *(touch for _, touch in await read_whole(state, keys[1]))]
+        touches += [(tenant, visitor, touch, None) for touch in sorted(counted, key=lambda touch: touch.order)]
+        touches += [(tenant, visitor, touch, reason) for reason, touch in await read_whole(state, keys[2])]
         state.release(sets=keys)
     return touches
 
@@ -162,11 +162,11 @@ def _part(
     *,
     marks: Mapping[str, DecidedOrder | None],
     seen: Callable[[Record], Seen | Erasure | None],
-    horizon: int,
+    rules: Rules,
 ) -> JourneyPart:
     explanations = [
         _shown(
-            explain_order(body, reversals),
+            explain_order(body, reversals, rules.channels),
             mark if mark is not None and mark.attribution_id == body["id"] else None,
             len(reversals),
             known.untrusted,
@@ -178,7 +178,7 @@ def _part(
     for tenant, mark in known.marks.items():
         if (tenant, mark.attribution_id) not in explained:
             explanations.append(_remembered(found, tenant, mark))
-    moments = [*_moments(map(seen, found.records), horizon)]
+    moments = [*_moments(map(seen, found.records), rules.limits.horizon)]
     moments += _remembered_touches(found, known, {each.record_id for each in moments})
     return JourneyPart(moments, explanations, [*_notes(found.query, known, explanations)])
 
@@ -207,6 +207,7 @@ def _shown(
     rows = [
         [
             "not in the record" if each.texts is None else _title(*map(each.texts.get, ("source", "medium", "name"))),
+            each.channel,
             each.age,
             each.device,
             "credited" if each.is_credited else "",
@@ -257,6 +258,7 @@ def _remembered(found: JourneyRecords, tenant: str, mark: DecidedOrder) -> Journ
     rows: list[Sequence[Cell]] = [
         [
             f"event {event_id}" if event_id else "one of the others",
+            "",
             age_text(age),
             "",
             "",
@@ -316,7 +318,13 @@ def _touch_moment(
     tenant: str, visitor: str, touch: Touch, excluded: str | None, *, is_removed: bool = False
 ) -> JourneyMoment:
     title = _title(touch.source, touch.medium, touch.name)
-    details = [touch.term, touch.content, None if touch.dispatch_id is None else f"dispatch {touch.dispatch_id}"]
+    details = [
+        touch.term,
+        touch.content,
+        touch.dispatch_id and f"dispatch {touch.dispatch_id}",
+        touch.click and f"click {touch.click.type}",
+        touch.kind == "referrer" and touch.kind,
+    ]
     return JourneyMoment(
         touch.at,
         "touchpoint",

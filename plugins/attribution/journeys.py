@@ -10,13 +10,15 @@ import msgspec
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, key_digest, state_key
 
-from .packing import add_touch, read_touches
+from .arrivals import Referrers
+from .packing import add_touch, last_before, read_touches
 from .people import CREDITED, USER, VISITOR, credited_key, user_key, visitor_key
 from .touches import Touch
 
 __all__ = [
     "LINK",
     "MAX_IGNORED",
+    "REFERRERS",
     "TOUCHES",
     "VISITORS",
     "WITHOUT",
@@ -24,17 +26,23 @@ __all__ = [
     "Ignored",
     "Journeys",
     "Limits",
-    "excluded_touches",
     "forget",
     "link_key",
     "linked_user",
+    "read_whole",
+    "referrers_key",
     "touches_key",
     "visitors_key",
     "without_key",
 ]
 
-LINK, VISITORS, TOUCHES, WITHOUT = "attribution-link", "attribution-visitors", "touches", "touches-excluded"
-"""Kinds of entries: a visitor's user, a user's visitors, a visitor's touchpoints and its excluded touchpoints."""
+LINK, VISITORS = "attribution-link", "attribution-visitors"
+"""Kinds of entries: a visitor's user, and a user's visitors."""
+TOUCHES, REFERRERS, WITHOUT = "touches", "touches-referrer", "touches-excluded"
+"""The same: a visitor's touchpoints, those of the kind referrer, and excluded ones.
+
+Referrers are apart, so that they displace no other touchpoint, and an earlier version does not take them for campaigns.
+"""
 
 _DAY = 86_400_000
 _MARGIN = 30 * _DAY
@@ -52,7 +60,7 @@ MAX_IGNORED = 20
 _MAX_WITHOUT = 20  # excluded touchpoints of a visitor that are remembered, for the reason why they do not count
 _TOGETHER = 8  # visitors whose touchpoints are in memory together
 _encode = msgspec.json.Encoder().encode
-_decode_excluded = msgspec.json.Decoder(tuple[str, Touch]).decode
+_decode_whole = msgspec.json.Decoder(tuple[str, Touch]).decode
 _POSITION = 16  # hexadecimal digits
 
 
@@ -84,6 +92,7 @@ class Limits(NamedTuple):
     late: int
     max_touches: int
     max_visitors: int
+    referrers: Referrers = "fallback"
 
     @property
     def horizon(self) -> int:
@@ -105,12 +114,20 @@ class Candidates(NamedTuple):
     ignored: list[Ignored]
     left_out: int
     """The number of touchpoints beyond the limit. They lie between the first and the newest."""
+    is_fallback: bool = True
+    """Whether referrers get credit only if there is nothing else."""
+
+    @property
+    def credited(self) -> Sequence[int]:
+        """The indices of the touchpoints among which the credit is divided."""
+        others = [index for index, (touch, _) in enumerate(self.touches) if touch.kind != "referrer"]
+        return others if others and self.is_fallback else range(len(self.touches))
 
     def keeping(self, most: int) -> Candidates:
         """The first touchpoint and the newest ones, `most` in all."""
-        excess = len(self.touches) - most
-        touches = [*self.touches[:1], *self.touches[1 + excess :]]
-        return self._replace(touches=touches, left_out=self.left_out + excess)
+        touches = [*self.touches]
+        left_out = _leave_out(touches, most, is_fallback=self.is_fallback)
+        return self._replace(touches=touches, left_out=self.left_out + left_out)
 
 
 def link_key(tenant: str, anonymous_id: str) -> str:
@@ -123,6 +140,10 @@ def visitors_key(tenant: str, user_id: str) -> str:
 
 def touches_key(tenant: str, anonymous_id: str) -> str:
     return state_key(TOUCHES, tenant, anonymous_id)
+
+
+def referrers_key(tenant: str, anonymous_id: str) -> str:
+    return state_key(REFERRERS, tenant, anonymous_id)
 
 
 def without_key(tenant: str, anonymous_id: str) -> str:
@@ -184,17 +205,45 @@ class Journeys:
         linked = [] if user_id is None else await self._linked(tenant, user_id)
         return [anonymous_id, *(each for each, _ in linked if each != anonymous_id)]
 
-    async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> None:
-        """Remember a touchpoint, unless it continues a run. `excluded` is the reason why it does not count, or None."""
-        since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
+    async def touch(self, tenant: str, anonymous_id: str, touch: Touch, excluded: str | None) -> Touch | None:
+        """Remember a touchpoint, unless it continues a run. `excluded` is the reason why it does not count, or None.
+
+        Returns the touchpoint whose run it continues.
+        """
+        since, ttl, keep = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN, self._limits.max_touches
+        touches, referrers = touches_key(tenant, anonymous_id), referrers_key(tenant, anonymous_id)
         if excluded is not None:
-            # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
-            member = f"{touch.position:0{_POSITION}x}{_encode((excluded, touch)).decode()}"
-            key = without_key(tenant, anonymous_id)
-            await self._state.push(key, member, touch.at, keep=_MAX_WITHOUT, first=True, since=since, ttl=ttl)
-            return
-        key, keep = touches_key(tenant, anonymous_id), self._limits.max_touches
-        await add_touch(self._state, key, touch, keep=keep, since=since, ttl=ttl)
+            await self._push_whole(without_key(tenant, anonymous_id), excluded, touch, keep=_MAX_WITHOUT)
+        if excluded is not None or touch.at < since:
+            return None
+        if touch.kind == "referrer":  # it is the first of its session
+            visit = await self._of_session(referrers, touch, since)
+            earlier = next((each for _, each in visit if each.order < touch.order), None)
+            continued = earlier or await last_before(self._state, touches, touch, since)
+        else:
+            continued = await add_touch(self._state, touches, touch, keep=keep, since=since, ttl=ttl)
+            visit = [] if continued is not None else await self._of_session(referrers, touch, since)
+        if continued is None:
+            later = [member for member, each in visit if each.order > touch.order]
+            if later:
+                await self._state.pull(referrers, later)
+            if touch.kind == "referrer":
+                await self._push_whole(referrers, touch.kind, touch, keep=keep)
+        return continued
+
+    async def _of_session(self, key: str, touch: Touch, since: int) -> list[tuple[str, Touch]]:
+        """The members of a set of whole touchpoints that are of the same session."""
+        if touch.session_id is None:
+            return []
+        members = [member for member, _ in await self._state.window(key, since) if touch.session_id in member]
+        found = [(member, _decode_whole(member[_POSITION:])[1]) for member in members]
+        return [each for each in found if each[1].session_id == touch.session_id]
+
+    async def _push_whole(self, key: str, reason: str, touch: Touch, *, keep: int) -> None:
+        # The position comes first, with a fixed number of digits, so it orders touchpoints of the same time.
+        member = f"{touch.position:0{_POSITION}x}{_encode((reason, touch)).decode()}"
+        since, ttl = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN
+        await self._state.push(key, member, touch.at, keep=keep, first=True, since=since, ttl=ttl)
 
     async def forget(self, tenant: str, visitors: Sequence[str], user_id: str | None) -> None:
         """Forget the visitors, and the user if one is given. Visitors that now belong to another user stay then."""
@@ -202,7 +251,7 @@ class Journeys:
             linked = await self.user(tenant, visitor)
             if user_id is not None and linked not in {None, user_id}:
                 continue
-            for key_of in touches_key, without_key, link_key, visitor_key, credited_key:
+            for key_of in touches_key, referrers_key, without_key, link_key, visitor_key, credited_key:
                 await self._state.delete(key_of(tenant, visitor))
             if linked is not None:
                 await self._state.pull(visitors_key(tenant, linked), [visitor])
@@ -215,42 +264,51 @@ class Journeys:
         touches: list[tuple[Touch, str]] = []
         ignored: list[Ignored] = []
         left_out = 0
-        since = self.clock - self._limits.horizon
+        since, is_fallback = self.clock - self._limits.horizon, self._limits.referrers == "fallback"
         for start in range(0, len(visitors), _TOGETHER):
             group = visitors[start : start + _TOGETHER]
-            keys = [touches_key(tenant, visitor) for visitor in group]
-            without = [without_key(tenant, visitor) for visitor in group]
-            await self._state.load(sets=[*keys, *without])
-            for visitor, key in zip(group, keys, strict=True):
-                for touch in await read_touches(self._state, key, since):
+            sets = [[key_of(tenant, visitor) for key_of in _SETS] for visitor in group]
+            await self._state.load(sets=[key for keys in sets for key in keys])
+            for visitor, (key, referrers, without) in zip(group, sets, strict=True):
+                found = await read_touches(self._state, key, since)
+                if self._limits.referrers != "off":
+                    found += [touch for _, touch in await read_whole(self._state, referrers, since)]
+                for touch in found:
                     if touch.at > at:
                         ignored.append(Ignored(touch, visitor, "after_order"))
                     elif touch.at < at - self._limits.window:
                         ignored.append(Ignored(touch, visitor, "before_window"))
                     else:
                         touches.append((touch, visitor))
-                left_out += _leave_out(touches, self._limits.max_touches)
-                ignored = _newest(ignored)
-            for visitor, key in zip(group, without, strict=True):
-                excluded = await excluded_touches(self._state, key, max(since, at - self._limits.window), at)
-                ignored += [Ignored(touch, visitor, reason) for reason, touch in excluded]
+                left_out += _leave_out(touches, self._limits.max_touches, is_fallback=is_fallback)
+                excluded = await read_whole(self._state, without, max(since, at - self._limits.window), at)
+                ignored = _newest([*ignored, *(Ignored(touch, visitor, reason) for reason, touch in excluded)])
             if len(visitors) > _TOGETHER:  # all touchpoints of a hundred visitors would take a hundred megabytes
-                self._state.release(sets=[*keys, *without])
-        return Candidates(touches, _newest(ignored), left_out)
+                self._state.release(sets=[key for keys in sets for key in keys])
+        return Candidates(touches, ignored, left_out, is_fallback)
 
 
-async def excluded_touches(
+async def read_whole(
     state: State, key: str, since: int | None = None, until: int | None = None
 ) -> list[tuple[str, Touch]]:
-    """The excluded touchpoints of a visitor between two times, each after its reason."""
-    return [_decode_excluded(member[_POSITION:]) for member, _ in await state.window(key, since, until)]
+    """A visitor's touchpoints of the kind referrer, or excluded ones, between two times, each after the reason."""
+    return [_decode_whole(member[_POSITION:]) for member, _ in await state.window(key, since, until)]
 
 
-def _leave_out(touches: list[tuple[Touch, str]], most: int) -> int:
-    """Sort the touchpoints, and keep the first and the newest. Returns the number of removed touchpoints."""
+_SETS = touches_key, referrers_key, without_key
+
+
+def _leave_out(touches: list[tuple[Touch, str]], most: int, *, is_fallback: bool) -> int:
+    """Sort the touchpoints, and keep the first and the newest. Returns the number of removed touchpoints.
+
+    Referrers that get no credit beside others are removed before these.
+    """
     touches.sort(key=lambda each: each[0].order)
     excess = max(0, len(touches) - most)
-    del touches[1 : 1 + excess]
+    if excess:
+        rest = range(1, len(touches))
+        gone = {*sorted(rest, key=lambda index: is_fallback and touches[index][0].kind != "referrer")[:excess]}
+        touches[:] = [each for index, each in enumerate(touches) if index not in gone]
     return excess
 
 
@@ -264,9 +322,10 @@ async def forget(person: Person, state: State) -> Mapping[str, int]:
     for key in person.visitor_keys(TOUCHES):
         touches += len(await read_touches(state, key))
         await state.delete(key)
-    for key in person.visitor_keys(WITHOUT):
-        touches += len(await state.window(key))
-        await state.delete(key)
+    for kind in REFERRERS, WITHOUT:
+        for key in person.visitor_keys(kind):
+            touches += len(await state.window(key))
+            await state.delete(key)
     for key in person.visitor_keys(CREDITED):
         await state.delete(key)
     user = person.user_key(USER)

@@ -12,6 +12,7 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.times import format_time
 
+from ..sources import Channels
 from .amounts import EXACT, decimal, worth
 from .campaigns import campaign_digest
 from .journeys import MAX_IGNORED, Candidates
@@ -62,25 +63,30 @@ def attribution_id(order: Order) -> str:
     return str(uuid5(_NAMESPACE, f"{kind}:{len(order.tenant)}:{order.tenant}{order.order_id}"))
 
 
-def decide(order: Order, candidates: Candidates, *, model: Model, window: int, half_life: int) -> Decision:
+def decide(
+    order: Order, candidates: Candidates, channels: Channels, *, model: Model, window: int, half_life: int
+) -> Decision:
     """The attribution of an order: the record, and the mark that prevents a second decision.
 
     Should even the short form of the record be too large, touchpoints between the first and the newest do not count.
     """
-    decision = _decide(order, candidates, model, window, half_life)
+    decision = _decide(order, candidates, channels, model, window=window, half_life=half_life)
     while len(decision.record.body) > MAX_ATTRIBUTION and (most := len(candidates.touches) * 9 // 10):
         candidates = candidates.keeping(most)
-        decision = _decide(order, candidates, model, window, half_life)
+        decision = _decide(order, candidates, channels, model, window=window, half_life=half_life)
     return decision
 
 
-def _decide(order: Order, candidates: Candidates, model: Model, window: int, half_life: int) -> Decision:
-    ages = [order.at - touch.at for touch, _ in candidates.touches]
-    ids = [touch.event_id for touch, _ in candidates.touches]
-    touchpoints = [_touchpoint(touch, visitor) for touch, visitor in candidates.touches]
-    credited, shares = None, []
+def _decide(
+    order: Order, candidates: Candidates, channels: Channels, model: Model, *, window: int, half_life: int
+) -> Decision:
+    counted = [candidates.touches[index][0] for index in candidates.credited]
+    ages, ids = [order.at - touch.at for touch in counted], [touch.event_id for touch in counted]
+    touchpoints = [_touchpoint(touch, visitor, channels) for touch, visitor in candidates.touches]
+    credited, shares = None, [0.0] * len(touchpoints)
     if touchpoints:
-        shares = weights(model, ages, half_life)
+        for index, share in zip(candidates.credited, weights(model, ages, half_life), strict=True):
+            shares[index] = share
         # Of several touchpoints with the largest share, the newest is credited: it is the nearest to the order.
         credited = touchpoints[max(range(len(shares)), key=lambda index: (shares[index], index))]
     identity = attribution_id(order)
@@ -121,7 +127,7 @@ def _decide(order: Order, candidates: Candidates, model: Model, window: int, hal
         model=model,
         half_life=half_life,
         signed=order.signed,
-        campaigns=[campaign_digest(touch.campaign) for touch, _ in candidates.touches],
+        campaigns=[campaign_digest(touch.campaign) for touch in counted],
         event_id=order.event_id,
         order_at=order.at,
     )
@@ -248,7 +254,7 @@ def _credits(ids: Sequence[str], ages: Sequence[int], half_life: int) -> Mapping
     }
 
 
-def _touchpoint(touch: Touch, anonymous_id: str) -> dict[str, Any]:
+def _touchpoint(touch: Touch, anonymous_id: str, channels: Channels) -> dict[str, Any]:
     return {
         "eventId": touch.event_id,
         "at": format_time(touch.at),
@@ -260,6 +266,9 @@ def _touchpoint(touch: Touch, anonymous_id: str) -> dict[str, Any]:
         "term": touch.term,
         "content": touch.content,
         "dispatchId": touch.dispatch_id,
+        "kind": touch.kind,
+        "channel": channels.of(touch.source, touch.medium, touch.name),
+        "clickId": touch.click and touch.click._asdict(),
     }
 
 

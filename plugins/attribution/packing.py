@@ -1,8 +1,9 @@
 """The compact form of a visitor's touchpoints. A session or campaign that several of them share is stored once.
 
 All of them are members of one set. A touchpoint is a member of some forty characters: its position, its event's id and
-the numbers of its parts. Each part is a member too, with a time that no event has. That time holds the part's number,
-and the day of the last touchpoint that uses the part. So a part outlives all its touchpoints.
+the numbers of its parts: the session, the campaign and, if it has one, the click id. Each part is a member too, with a
+time that no event has. That time holds the part's number, and the day of the last touchpoint that uses the part. So a
+part outlives all its touchpoints.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from binascii import a2b_base64, b2a_base64
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,9 +19,10 @@ import msgspec
 
 from ingestd.api.store import State
 
+from ..sources import ClickId
 from .touches import Touch, continues
 
-__all__ = ["add_touch", "read_touches"]
+__all__ = ["add_touch", "last_before", "read_touches"]
 
 _PARTS = 1 << 52
 """The first time of a part, in milliseconds: the year 144,000. The day and the number are added to it."""
@@ -37,19 +39,27 @@ _AS_IT_IS = "!"  # before an id that is not a UUID
 
 _encode = msgspec.json.Encoder().encode
 _decode_campaign = msgspec.json.Decoder(list[str | None]).decode
+_decode_click = msgspec.json.Decoder(tuple[bool, ClickId]).decode
 _FIELDS = 6  # of a campaign, with its dispatch id
+_CLICK = "+"  # before a click, which no session and no campaign begins with and has JSON behind
+_THEN_CLICK = "==."  # before the number of a click; an earlier version ends reading base 64 at its first two characters
 
 
-async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> None:
-    """Add a touchpoint to the set, unless it continues a run. Of more than `keep`, the first and the newest stay."""
+async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: int, ttl: int) -> Touch | None:
+    """Add a touchpoint to the set, unless it continues a run. Of more than `keep`, the first and the newest stay.
+
+    It is not before `since`, from which on touchpoints are remembered. Returns the touchpoint whose run it continues.
+    """
     parts = await _parts(state, key)
-    wanted = [_session(touch), _campaign(touch)]
-    if touch.session_id is not None and wanted[0] in parts and touch.at >= since:
+    wanted = [_session(touch), _campaign(touch), *_click(touch)]
+    if touch.session_id is not None and wanted[0] in parts:
         earlier, later = await _neighbours(state, key, touch, parts, since)
-        if earlier is not None and continues(touch, earlier[1]):
-            return
-        if later is not None and continues(later[1], touch):  # this event began that run, and has come late
-            await state.pull(key, [later[0]])
+        if earlier is not None and continues(touch, earlier):
+            return earlier
+        for member, following in later:
+            if not continues(following, touch):
+                break
+            await state.pull(key, [member])  # this event began that run, and has come late
     today = _PARTS + state.now // _DAY * _NUMBERS
     if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
         parts = await _tidied(state, key, parts)  # seldom, because it reads all touchpoints
@@ -61,25 +71,30 @@ async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: i
         if at is None or at < today:
             parts[text] = today + number
             await state.push(key, _part(number, text), parts[text], keep=_PARTS, ttl=ttl + _DAY)
-    ids = ".".join([*numbers, _short(touch.event_id)])
+    session, campaign, *click = numbers
+    ids = _THEN_CLICK.join([f"{session}.{campaign}.{_short(touch.event_id)}", *click])
     member = f"{_text(touch.position).rjust(_POSITION, _DIGITS[0])}{ids}"
     await state.push(key, member, touch.at, keep=keep + len(parts), first=True, since=since, ttl=ttl)
+    return None
+
+
+async def last_before(state: State, key: str, touch: Touch, since: int) -> Touch | None:
+    """The last touchpoint of the set that is of the same session and before this one."""
+    parts = await _parts(state, key)
+    return (await _neighbours(state, key, touch, parts, since))[0] if _session(touch) in parts else None
 
 
 async def _neighbours(
     state: State, key: str, touch: Touch, parts: Mapping[str, int], since: int
-) -> tuple[tuple[str, Touch] | None, tuple[str, Touch] | None]:
-    """The last touchpoint of the session before this one and the next one after it, each after its member."""
+) -> tuple[Touch | None, Iterator[tuple[str, Touch]]]:
+    """The last touchpoint of the session before this one, and the next ones after it, each after its member."""
     session = f"{_text(parts[_session(touch)] % _NUMBERS)}."
     members = await state.window(key, since, _PARTS - 1)
     members = [each for each in members if each[0].startswith(session, _POSITION)]
     index = bisect_right(members, touch.at, key=itemgetter(1))
     texts = {at % _NUMBERS: text for text, at in parts.items()}
-    found = []
-    for place in index - 1, index:
-        near = _touch(*members[place], texts) if 0 <= place < len(members) else None
-        found.append(None if near is None else (members[place][0], near))
-    return found[0], found[1]
+    earlier = _touch(*members[index - 1], texts) if index else None
+    return earlier, ((each[0], near) for each in members[index:] if (near := _touch(*each, texts)) is not None)
 
 
 async def read_touches(state: State, key: str, since: int | None = None) -> list[Touch]:
@@ -101,25 +116,30 @@ def _part(number: int, text: str) -> str:
 
 async def _tidied(state: State, key: str, parts: Mapping[str, int]) -> dict[str, int]:
     """The parts that touchpoints still use. The others are removed."""
-    used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[0]}
+    used = {number for member, _ in await state.window(key, None, _PARTS - 1) for number in _numbers(member)[1]}
     gone = [_part(at % _NUMBERS, text) for text, at in parts.items() if at % _NUMBERS not in used]
     if gone:
         await state.pull(key, gone)
     return {text: at for text, at in parts.items() if at % _NUMBERS in used}
 
 
-def _numbers(member: str) -> tuple[Sequence[int], str]:
+def _numbers(member: str) -> tuple[str, Sequence[int]]:
+    """The event's id, and the numbers of the parts."""
     session, campaign, event = member[_POSITION:].split(".", 2)
-    return (_number(session), _number(campaign)), event
+    event, *click = event.split(_THEN_CLICK)
+    return event, [_number(each) for each in (session, campaign, *click)]
 
 
 def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch | None:
     """The touchpoint, or None if its parts are gone. Parts live longer, so the touchpoint's own life is over then."""
-    (session, campaign), event = _numbers(member)
+    event, (session, campaign, *click) = _numbers(member)
     if session not in parts or campaign not in parts:
         return None
     fields: list[Any] = _decode_campaign(parts[campaign])
     fields += [None] * (_FIELDS - len(fields))
+    if click and click[0] in parts:  # an earlier version removes it, because it does not know of its use
+        is_all, click_id = _decode_click(parts[click[0]].removeprefix(_CLICK))
+        fields += ["click" if is_all else None, click_id]
     session_id = parts[session]
     return Touch(_number(member[:_POSITION]), at, _long(event), _long(session_id) if session_id else None, *fields)
 
@@ -133,6 +153,11 @@ def _campaign(touch: Touch) -> str:
     while fields[-1] is None:
         fields.pop()
     return _encode(fields).decode()
+
+
+def _click(touch: Touch) -> Sequence[str]:
+    """The click id, with whether source and medium come from it."""
+    return [] if touch.click is None else [_CLICK + _encode((touch.named_by == "click", touch.click)).decode()]
 
 
 def _text(number: int) -> str:

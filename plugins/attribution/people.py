@@ -94,7 +94,7 @@ class People:
         visitor = await self._id(VISITOR, tenant, visitor_ref)
         user = None if user_ref is None else await self._id(USER, tenant, user_ref)
         if visitor is None or (user is None and user_ref is not None):
-            ids = ("anonymousId", "sessionId", "dispatchId")
+            ids = ("anonymousId", "sessionId", "dispatchId", "clickId")
             touchpoint = touchpoint and {name: None if name in ids else each for name, each in touchpoint.items()}
             return Whom(None, None, touchpoint, is_forgotten=True)
         return Whom(visitor, user, touchpoint)

@@ -13,8 +13,10 @@ from ingestd.support.json_text import read_float
 from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import amount_of_refund, currency_code, is_ignored, number_of, recorded_currency
+from .arrivals import Arrivals
 from .marks import Order, Reason, Refund, refund_id_digest
-from .touches import Exclusions, Touch, campaign_of, may_have_campaign, text_of
+from .touches import Touch, text_of
+from .visits import Visits
 
 __all__ = ["Erasure", "Seen", "read"]
 
@@ -112,18 +114,23 @@ _decode_order_data = msgspec.json.Decoder(_OrderData, float_hook=read_float).dec
 _decode_refund_data = msgspec.json.Decoder(_RefundData, float_hook=read_float).decode
 
 
-def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> Seen | Erasure | None:
+def read(
+    record: Record, arrivals: Arrivals, unusable_ids: UnusableIds, visits: Visits | None = None
+) -> Seen | Erasure | None:
+    """`visits` are sessions whose further referrers make no touchpoint."""
     if record.type not in {"event", "identify"}:
         return _read_erasure(record) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
     context = envelope.context
+    is_first: bool | None = None
     if (
         record.type == "event"
         and envelope.dispatchId is None
         and context.campaign is None
         and envelope.key not in _ORDER_KEYS
         and envelope.linked is None
-        and not may_have_campaign(context.page)
+        and not arrivals.are_named(context.page)
+        and not (arrivals.may_be_referred(context.page) and (is_first := _is_first(envelope, record, visits)))
     ):
         return None  # most events end here
     if envelope.anonymousId is None:  # the person has been forgotten
@@ -134,12 +141,17 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
             return None
         record = msgspec.structs.replace(record, at=parse_time(imported.receivedAt) or record.at)
     has_visitor = envelope.anonymousId not in unusable_ids
-    campaign = campaign_of(context.campaign, context.page)
     dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None
-    if has_visitor and (dispatch_id is not None or any(campaign)):
-        touch = Touch(record.position, _time(envelope, record), envelope.id, envelope.sessionId, *campaign, dispatch_id)
-        excluded = exclusions.reason(campaign, context.page) if exclusions else None
+    if has_visitor:
+        is_first = _is_first(envelope, record, visits) if is_first is None else is_first
+        arrival = arrivals.of(context.campaign, context.page, has_dispatch=dispatch_id is not None, is_first=is_first)
+        if arrival is not None:
+            named_by, click, excluded = arrival.named_by, arrival.click, arrival.excluded
+            touch = Touch(
+                record.position, _time(envelope, record), envelope.id, envelope.sessionId, *arrival.campaign,
+                dispatch_id, named_by, click,
+            )  # fmt: skip
     user_id = envelope.userId
     if (
         (record.type == "event" and envelope.linked is None)
@@ -165,6 +177,16 @@ def read(record: Record, exclusions: Exclusions, unusable_ids: UnusableIds) -> S
 def _read_erasure(record: Record) -> Erasure | None:
     erasure = _decode_erasure(record.body)
     return erasure if erasure.mark is None or erasure.mark.state else None
+
+
+def _is_first(envelope: _Envelope, record: Record, visits: Visits | None) -> bool:
+    """Whether a touchpoint would be the first of its session, as far as `visits` knows."""
+    if envelope.sessionId is None or envelope.anonymousId is None:
+        return False
+    if visits is None:
+        return True
+    known = visits.find(envelope.tenant, envelope.anonymousId, envelope.sessionId, record.at)
+    return known is None or not (known.is_surely_before(envelope.timestamp) or known.at <= _time(envelope, record))
 
 
 def _time(envelope: _Envelope, record: Record) -> int:

@@ -1,26 +1,30 @@
-"""Touchpoints: events and identify requests with a campaign that brought the visitor."""
+"""Touchpoints: events and identify requests that tell what brought the visitor."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 import msgspec
 
 from ingestd.support.addresses import ascii_domain
 
+from ..sources import ClickId
 from .campaigns import Fields
 
 __all__ = [
     "CAMPAIGN_FIELDS",
+    "NONE",
+    "Campaign",
     "Exclusions",
+    "Kind",
+    "NamedBy",
     "Touch",
     "campaign_of",
     "continues",
-    "may_have_campaign",
     "repeats",
     "text_of",
 ]
@@ -38,13 +42,20 @@ Campaign = tuple[str | None, str | None, str | None, str | None, str | None]
 _HOST_FIRST = re.compile(r"(?://)?([^\s/?#@:\\]+)(?::[0-9]{1,5})?(?:[/?#].*)?", re.DOTALL)
 """A referrer without a scheme, as some apps send: a host, with or without a port, a path or a query."""
 
-_NONE: Campaign = (None, None, None, None, None)
+NONE: Campaign = (None, None, None, None, None)
+
+Kind = Literal["campaign", "click", "dispatch", "referrer"]
+"""What a touchpoint is known by. A campaign comes before a click id, then come a dispatch and the page before."""
+
+NamedBy = Literal["click", "referrer"]
+"""What source and medium of a touchpoint come from, unless a campaign has them."""
 
 
 class Touch(msgspec.Struct, frozen=True, array_like=True):
     """One touchpoint of a visitor.
 
-    `at` is the event's timestamp in milliseconds, `position` its position in the journal.
+    `at` is the event's timestamp in milliseconds, `position` its position in the journal. Touchpoints are stored, so a
+    later version may only append members with defaults.
     """
 
     position: int
@@ -57,10 +68,16 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
     term: str | None
     content: str | None
     dispatch_id: str | None
+    named_by: NamedBy | None = None
+    click: ClickId | None = None
 
     @property
     def fields(self) -> Campaign:
         return self.source, self.medium, self.name, self.term, self.content
+
+    @property
+    def kind(self) -> Kind:
+        return self.named_by or ("dispatch" if self.fields == NONE else "campaign")
 
     @property
     def campaign(self) -> Fields:
@@ -74,9 +91,15 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def continues(touch: Touch, earlier: Touch) -> bool:
-    """Whether a touchpoint continues the run of an earlier one: what it has of campaign and dispatch is the same."""
-    has_campaign = touch.fields != _NONE
-    return (not has_campaign or touch.fields == earlier.fields) and touch.dispatch_id in {None, earlier.dispatch_id}
+    """Whether a touchpoint continues the run of an earlier one: its campaign, click id and dispatch are the same.
+
+    What it lacks does not differ. So a referrer continues any run.
+    """
+    return (
+        (touch.kind != "campaign" or (earlier.kind == "campaign" and touch.fields == earlier.fields))
+        and (touch.click is None or touch.click == earlier.click)
+        and touch.dispatch_id in {None, earlier.dispatch_id}
+    )
 
 
 def repeats(touches: Iterable[tuple[str, int, Touch]]) -> Collection[str]:
@@ -88,32 +111,28 @@ def repeats(touches: Iterable[tuple[str, int, Touch]]) -> Collection[str]:
     found = set()
     for visitor, since, touch in touches:
         if touch.session_id is None or touch.at < since:
+            if touch.kind == "referrer":
+                found.add(touch.event_id)
             continue
         run = runs.setdefault((visitor, touch.session_id), [])
         index = bisect_right(run, touch.order, key=lambda each: each.order)
         if index and run[index - 1].at >= since and continues(touch, run[index - 1]):
             found.add(touch.event_id)
             continue
-        if index < len(run) and continues(run[index], touch):
+        while index < len(run) and continues(run[index], touch):
             found.add(run.pop(index).event_id)
         run.insert(index, touch)
     return found
-
-
-def may_have_campaign(page: Any) -> bool:
-    """Whether the address of `context.page` may have `utm_…` parameters. This test is quick, since most have none."""
-    url = page.get("url") if isinstance(page, dict) else None
-    return isinstance(url, str) and ("?" in url or "#" in url) and ("%" in url or "utm_" in url.lower())
 
 
 def campaign_of(given: Any, page: Any) -> Campaign:
     """The campaign in `context.campaign`, or else in the `utm_…` parameters of `context.page.url`."""
     if isinstance(given, dict):
         campaign = _campaign(map(given.get, CAMPAIGN_FIELDS))
-        if campaign != _NONE:
+        if campaign != NONE:
             return campaign
     url = page.get("url") if isinstance(page, dict) else None
-    return _utm(url) if isinstance(url, str) else _NONE
+    return _utm(url) if isinstance(url, str) else NONE
 
 
 def _utm(url: str) -> Campaign:
@@ -122,9 +141,11 @@ def _utm(url: str) -> Campaign:
     They stand in its query, or else in its fragment, as `#utm_…` or `#/path?utm_…`. A name may have any case. Percent
     signs and pluses are decoded in names and values. Of repeated parameters, the first value that is not blank counts.
     """
+    if "%" not in url and "utm_" not in url.lower():
+        return NONE  # this test is quick, since most addresses have none
     start, _, fragment = url.partition("#")
     campaign = _campaign_in(start.partition("?")[2])
-    return _campaign_in(fragment.partition("?")[2] or fragment) if fragment and campaign == _NONE else campaign
+    return _campaign_in(fragment.partition("?")[2] or fragment) if fragment and campaign == NONE else campaign
 
 
 def _campaign_in(query: str) -> Campaign:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -12,11 +13,13 @@ from ingestd.support.addresses import ascii_domain, ip_address
 if TYPE_CHECKING:
     from publicsuffixlist import PublicSuffixList
 
-__all__ = ["NOWHERE", "Place", "load_suffixes", "place_of", "site_of"]
+__all__ = ["Place", "place_of", "site_of"]
 
 _LONGEST = 2048
 """Characters of an address that are read. A host is near its start."""
-_REMEMBERED = 4096
+_LONGEST_HOST = 3 * 253
+"""Characters of a host with each one as %xx. DNS allows 253."""
+_REMEMBERED = 1024
 
 _SEPARATOR = re.compile(r"[/?#]")
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})+")
@@ -36,13 +39,13 @@ class Place(NamedTuple):
     is_app: bool = False
 
 
-NOWHERE = Place("")
+_NOWHERE = Place("")
 
 
 def place_of(address: Any) -> Place:
     """The host of a web address, with or without a scheme, or the app of an `android-app:` or `ios-app:` address."""
     if not isinstance(address, str):
-        return NOWHERE
+        return _NOWHERE
     # Browsers read a backslash as a slash.
     text = address[:_LONGEST].strip().replace("\\", "/")
     scheme, has_scheme, rest = text.partition("://")
@@ -53,12 +56,12 @@ def place_of(address: Any) -> Place:
     if scheme in _APPS:
         return Place(authority.lower(), True)
     if scheme not in {"", "http", "https"}:
-        return NOWHERE
+        return _NOWHERE
     if scheme:
         authority = authority.rpartition("@")[2]
     host, _, port = authority.partition(":")
-    if port and not port.isdecimal():
-        return NOWHERE
+    if len(host) > _LONGEST_HOST or (port and not port.isdecimal()):
+        return _NOWHERE
     return _place(host, rest[len(authority) :][:256] if host.lower().endswith(_COPIES) else "")
 
 
@@ -66,9 +69,9 @@ def place_of(address: Any) -> Place:
 def _place(host: str, path: str) -> Place:
     host = ascii_domain(unquote(host) if "%" in host else host).removesuffix(".")
     if len(host) > 253 or _HOST.fullmatch(host) is None:
-        return NOWHERE
+        return _NOWHERE
     if host[-1].isdigit() and ip_address(host) is None:
-        return NOWHERE
+        return _NOWHERE
     if host.endswith(_COPIES):
         original = _ORIGINAL.match(path)
         label = host.partition(".")[0]
@@ -84,20 +87,24 @@ def _place(host: str, path: str) -> Place:
 def site_of(host: str) -> str:
     """The registrable domain of a host: `example.co.uk` of `www.example.co.uk`. Shops of a hosting service differ.
 
-    Takes 35 ms at the first call, unless `load_suffixes` came before.
+    The first call takes some 20 ms, to read the Public Suffix List.
     """
     if host[-1:].isdigit():  # an IP address
         return host
     return _suffixes().privatesuffix(host) or host
 
 
-def load_suffixes() -> None:
-    """Read the Public Suffix List, so that no event waits for it."""
-    _suffixes()
-
-
 @cache
 def _suffixes() -> PublicSuffixList:
-    from publicsuffixlist import PublicSuffixList  # here, because most commands need none
+    from publicsuffixlist import PSLFILE, PublicSuffixList  # here, because most commands need none
 
-    return PublicSuffixList()
+    rules = [line for line in Path(PSLFILE).read_text(encoding="utf-8").splitlines() if line[:1] not in {"", "/"}]
+    # The package would try each rule with Python's slow codec, in twice the time.
+    return PublicSuffixList(map(_encoded, rules), accept_encoded_idn=False)
+
+
+def _encoded(rule: str) -> str:
+    """A rule with its Unicode labels in punycode. The list has them in their normal form."""
+    if rule.isascii():
+        return rule
+    return ".".join(each if each.isascii() else f"xn--{each.encode('punycode').decode()}" for each in rule.split("."))

@@ -19,7 +19,7 @@ __all__ = ["ChannelRule", "Channels", "Expression"]
 
 _LONGEST = 256
 """Characters of a text that rules read. An operator's regular expression may be slow in long texts of strangers."""
-_REMEMBERED = 4096
+_REMEMBERED = 1024
 
 _SHOP = re.compile(r"(?:^|[^a-df-z])shop|shopping", re.IGNORECASE)
 _DISPLAY = {"display", "banner", "expandable", "interstitial", "cpm"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ingestd.support.addresses import ascii_domain
@@ -42,6 +42,11 @@ class SourceRules:
             for name in names
             if (host := ascii_domain(name.strip()).strip("."))
         }
+
+    @property
+    def click_types(self) -> Collection[str]:
+        """The names of parameters with click ids, in lower case."""
+        return self._types.keys()
 
     def click_id_of(self, campaign: Any, page: Any) -> ClickId | None:
         return click_id_of(campaign, page, self._types)

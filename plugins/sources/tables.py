@@ -26,17 +26,17 @@ MEDIUMS: Mapping[str, str | None] = {
 }
 """The medium of a referrer of each kind of host. None names no source: the visitor was already in the shop."""
 
-_GROUPS = {"portal": "search", "paid": "search", "mail": "email"}
+_GROUPS = {"portal": "search", "mail": "email"}
 """The group of a source for channels, where it is not its kind."""
 
-_REMEMBERED = 4096
+_REMEMBERED = 1024
 _LAND = re.compile(r"(?:(?:\.(?:com?|org|net|edu|gov|ne|or|go))?\.[a-z]{2}|\.com|\.net)\Z")
 """The end of a domain of one country. A row with `*`, such as `google.*`, takes these and no others."""
 _MAIL = re.compile(r"(?:web|e-?|w|my|upc|light)?mail(?:er|box|business)?[0-9]{0,3}[a-z]?(?:-[a-z0-9-]+)?")
 _MAIL_WORD = re.compile(r"roundcube|messagerie(?:pro)?[0-9]*|owa|posteingang|correo|poczta")
 _SECURE = re.compile(r"(?:[a-z0-9]+-)*(?:3-?ds(?:ecure)?[0-9]*|3d-secure|acs[0-9]*)(?:-[a-z0-9]+)*")
 _PORTAL = re.compile(
-    r"(?:www?[0-9]*|m|mobile|wap|search|images?|video|books|cse|encrypted|ipv[46]|go|lens|news|scholar|clck|yabs"
+    r"(?:www?[0-9]*|m|mobile|wap|search|images?|video|cse|encrypted|ipv[46]|go|lens|scholar|clck"
     r"|[a-z]{2})"
 )
 """The labels before the name of a portal that belong to its search: `m.google.de`, and not `docs.google.com`."""
@@ -62,7 +62,7 @@ def _hosts() -> tuple[dict[str, Known], dict[str, Known], dict[str, str | None]]
         for row in _rows(file):
             host, source, kind = row["host"], row["source"], row["kind"]
             (lands if host.endswith(".*") else exact)[host.removesuffix(".*")] = Known(source, kind, f"the row {host}")
-            if file == "hosts.csv" and MEDIUMS[kind] is not None:
+            if file == "hosts.csv" and MEDIUMS[kind] is not None and kind != "paid":
                 names[source] = _group(kind) if names.get(source, _group(kind)) == _group(kind) else None
     return exact, lands, names
 
@@ -126,7 +126,7 @@ def _labels(host: str, site: str) -> list[str]:
 def source_group(source: str) -> str | None:
     """The group of a source as campaigns name it, in lower case: a name such as `google`, or a host.
 
-    The groups are search, social, video, shopping, ai, email, payment and sign-in.
+    The groups are search, social, video, shopping, ai, email, paid, payment and sign-in.
     """
     exact, _, names = _hosts()
     if source in names:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from ingestd.plugins.sources import Channels
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.journeys import (
@@ -72,7 +73,11 @@ def touch_ids(record: dict[str, Any]) -> list[str]:
 
 
 def touchpoint(**told: Any) -> dict[str, Any]:
-    return {**dict.fromkeys((*CAMPAIGN_FIELDS, "dispatchId")), **told}
+    """The touchpoint of a campaign, or of a dispatch alone."""
+    texts = {**dict.fromkeys((*CAMPAIGN_FIELDS, "dispatchId")), **told}
+    kind = "campaign" if any(texts[name] for name in CAMPAIGN_FIELDS) else "dispatch"
+    channel = Channels(()).of(texts["source"], texts["medium"], texts["name"])
+    return {**texts, "kind": kind, "channel": channel, "clickId": None}
 
 
 def test_a_touch_counts_on_every_endpoint_in_every_form(shop: Shop, daemon: Daemon) -> None:

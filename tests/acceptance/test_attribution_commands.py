@@ -165,9 +165,9 @@ def test_the_journey_of_an_order(filled: tuple[Shop, dict[str, str]]) -> None:
     ]
     touches = {line.partition(" before  ")[2]: number for number, line in enumerate(lines) if " before  " in line}
     assert [*touches] == [
-        "newsletter / email / spring  (device 2)",
-        "google / cpc / shoes  (this device)",
-        "dispatch mail-7  (this device)",
+        "newsletter / email / spring [Email]  (device 2)",
+        "google / cpc / shoes [Paid Search]  (this device)",
+        "dispatch mail-7 [Unassigned]  (this device)",
     ]
     first, middle, last = touches.values()
     assert [lines[each].partition(" before ")[0].split() for each in (first, middle, last)] == [
@@ -221,7 +221,9 @@ def test_an_order_without_id_is_named_by_its_event_and_steers_no_terminal(filled
     shop, ids = filled
     printed = shop.command("attribution", "show", ids["nameless"])
     assert printed.startswith("order without id of shop: 0.50 USD\n")
-    assert '=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}  (this device)' in printed
+    assert (
+        '=HYPERLINK("x")\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER} [Unassigned]  (this device)' in printed
+    )
     assert all(line.isprintable() for line in printed.split("\n"))
     [record] = [json.loads(shop.command("attribution", "show", ids["nameless"], "--json"))]
     assert (record["orderId"], record["orderEventId"]) == (None, ids["nameless"])
@@ -496,5 +498,7 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
         printed = shop.command("attribution", "show", "o-1")
     assert "olga" not in printed  # a name that no id contains
     assert "  visitor      forgotten\n" in printed
-    assert "1.0 d before  google  (a device that has been forgotten)\n" in printed
-    assert "1.0 h before  a dispatch that has been forgotten  (a device that has been forgotten)\n" in printed
+    assert "1.0 d before  google [Unassigned]  (a device that has been forgotten)\n" in printed
+    assert (
+        "1.0 h before  a dispatch that has been forgotten [Unassigned]  (a device that has been forgotten)\n" in printed
+    )

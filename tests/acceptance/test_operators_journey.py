@@ -94,13 +94,15 @@ def test_an_order_has_its_journey_as_attribution_show_tells_it(sold: tuple[Shop,
     assert (told["Order event"], told["Attribution"]) == (record["orderEventId"], record["id"])
     assert told["Reversed"] == "10 EUR in 1 reversal"
     rows = order["tables"][0]["rows"]
-    assert [row[1:4] for row in rows] == [
-        ["2.0 d", "device 2", ""], ["3.0 h", "this device", ""], ["5.0 min", "this device", "credited"],
-    ]  # fmt: skip
+    assert [row[1:5] for row in rows] == [
+        ["Email", "2.0 d", "device 2", ""],
+        ["Paid Search", "3.0 h", "this device", ""],
+        ["Unassigned", "5.0 min", "this device", "credited"],
+    ]
     shown = shop.command("attribution", "show", "o-1")
     for row in rows:
-        assert re.search(rf"{re.escape(row[1])} before  {re.escape(row[0])}.* \({row[2]}\)$", shown, re.MULTILINE)
-    for place, model in enumerate(record["credits"], 4):
+        assert re.search(rf"{re.escape(row[2])} before  {re.escape(row[0])}.* \({row[3]}\)$", shown, re.MULTILINE)
+    for place, model in enumerate(record["credits"], 5):
         weights = {each["eventId"]: each["weight"] for each in record["credits"][model]}
         expected = [round(100 * weights.get(each["eventId"], 0), 1) for each in record["touchpoints"]]
         assert [row[place] for row in rows] == expected

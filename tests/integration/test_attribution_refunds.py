@@ -297,7 +297,9 @@ async def test_order_ids_are_compared_exactly(tmp_path: Path) -> None:
 async def test_a_reversal_names_nobody_who_has_been_forgotten(tmp_path: Path, by: str) -> None:
     """Not even after the person has come back with another order. Orders of other persons keep their ids."""
     shop = Shop()
+    referrer = {"page": {"url": "https://www.shop.example/", "referrer": "https://www.google.com/"}}
     first = [shop.identify("a", "u"), shop.touch("a", "mail"), shop.touch("b", "search"), shop.identify("c", "u")]
+    first += [shop.event("Page View", "a", context=referrer, session=1)]
     first += [shop.order("a", "o-1"), shop.order("b", "o-2"), shop.order("c", "o-3")]
     async with attributing(tmp_path, Rules()) as attribution:
         await append(attribution.backend, first)
@@ -306,7 +308,7 @@ async def test_a_reversal_names_nobody_who_has_been_forgotten(tmp_path: Path, by
             state = attribution.backend.store.begin(shop.now)
             digests = [key_digest("shop", "a"), key_digest("shop", "c")]
             counts = await forget(Person("shop", "u", digests), state)
-            assert counts == {"touches": 1, "journey links": 2, "ids of orders": 3}
+            assert counts == {"touches": 2, "journey links": 2, "ids of orders": 3}
             await attribution.backend.store.commit(state)
         else:
             erasure = {"id": "e", "type": "erasure", "tenant": "shop", "userId": "u", "anonymousIds": ["a", "c"]}

@@ -124,7 +124,7 @@ async def test_a_stream_of_events_answers_head_and_refuses_what_it_does_not_know
     async with listening() as listener:
         head = await listener.ask("/events/", "Host: localhost", method="HEAD")
         assert (head.status, head.headers["content-type"], head.body) == (200, "text/event-stream", b"")
-        assert head.headers["cache-control"] == "no-store"
+        assert head.headers["cache-control"] == "no-store, no-transform"
         assert "content-length" not in head.headers
         for query in ("outcome=lost", "outcome=invalid&outcome=x", "type=page"):
             answer = await listener.ask(f"/events?{query}", "Host: localhost")

@@ -213,6 +213,7 @@ async def attributing(
                 exclude_mediums=rules.exclude_mediums,
                 exclude_domains=rules.exclude_domains,
                 orders=rules.orders,
+                referrers=rules.referrers,
             )
         )
         plugin.startup(daemon)

@@ -14,6 +14,8 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from ingestd.plugins.sources import Channels
+
 __all__ = ["DAY", "HOUR", "Reference", "Rules", "amount_of"]
 
 HOUR = 3_600_000
@@ -21,6 +23,13 @@ DAY = 24 * HOUR
 FIELDS = ("source", "medium", "name", "term", "content")
 MAX_WAITING = 20
 MAX_AMOUNT = 10**12
+CLICKS = {"gclid": ("google", "cpc"), "fbclid": ("facebook", None)}
+REFERRERS = {
+    "https://www.google.com/": ("google", "organic"), "https://duckduckgo.com/": ("duckduckgo", "organic"),
+    "https://www.instagram.com/": ("instagram", "social"),
+    "https://blog.example.net/mugs": ("blog.example.net", "referral"),
+}  # fmt: skip
+"""Pages that name a source. All others name none."""
 MODELS = ("last_touch", "first_touch", "linear", "position_based", "time_decay")
 
 
@@ -40,6 +49,7 @@ class Rules:
     exclude_domains: tuple[str, ...] = ()
     unusable: tuple[str, ...] = ("guest",)
     orders: Literal["any", "signed"] = "any"
+    referrers: Literal["fallback", "touchpoints", "off"] = "fallback"
 
 
 class _Touch(NamedTuple):
@@ -54,6 +64,10 @@ class _Touch(NamedTuple):
     def session(self) -> str | None:
         session: str | None = self.shown["sessionId"]
         return session
+
+    @property
+    def is_referrer(self) -> bool:
+        return bool(self.shown["kind"] == "referrer")
 
 
 class _Link(NamedTuple):
@@ -107,6 +121,9 @@ class Reference:
             elif record.get("key") in {"Order Refunded", "Order Cancelled"}:
                 self._refund(record)
             shown = _touchpoint(record)
+            if shown is not None and shown["kind"] == "referrer":
+                is_off = self._rules.referrers == "off" or record["sessionId"] is None
+                shown = None if is_off or self._excluded(shown, record["context"]) else shown
             named = self._named(record["anonymousId"]) is not None
             if shown is not None and named and not self._excluded(shown, record["context"]):
                 at, received = _moment(record["timestamp"]), _moment(record["receivedAt"])
@@ -163,18 +180,21 @@ class Reference:
             if oldest <= touch.at <= at
         )
         left_out = max(0, len(journey) - self._rules.max_touches)
-        journey = journey[:1] + journey[1 + left_out :]
-        ages = [at - touch.at for touch in journey]
+        is_fallback = self._rules.referrers == "fallback"
+        for _ in range(left_out):
+            journey.remove(next((each for each in journey[1:] if is_fallback and each.is_referrer), journey[1]))
+        credited = [each for each in journey if not (is_fallback and each.is_referrer)] or journey
+        ages = [at - touch.at for touch in credited]
         shares = {model: _shares(model, ages, self._rules.half_life) for model in MODELS}
-        best = max(range(len(journey)), key=lambda index: (shares[self._rules.model][index], index), default=None)
+        best = max(range(len(credited)), key=lambda index: (shares[self._rules.model][index], index), default=None)
         too_large = [name for name in ("revenue", "total") if _is_too_large(order["data"].get(name))]
         weights = {
-            model: {touch.shown["eventId"]: float(share) for touch, share in zip(journey, shares[model], strict=True)}
+            model: {touch.shown["eventId"]: float(share) for touch, share in zip(credited, shares[model], strict=True)}
             for model in MODELS
         }
         if superseded is not None:
             self._supersede(superseded, order)
-        touchpoint = None if best is None else journey[best].shown
+        touchpoint = None if best is None else credited[best].shown
         self._decided[self._order_name(order)] = _Decided(order, user, touchpoint, weights)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
@@ -349,26 +369,35 @@ class Reference:
         return [visitor for visitor, at in found.items() if now - at <= 400 * DAY]
 
     def _remembered(self, tenant: str, visitor: str) -> list[_Touch]:
-        """The remembered arrivals of a visitor: no old ones, and beyond the limit the first and the newest ones."""
+        """The remembered arrivals of a visitor: no old ones, and beyond the limit the first and the newest ones.
+
+        Referrers have a limit of their own.
+        """
         found: list[_Touch] = []
+        referrers: list[_Touch] = []
         for touch in self._touches:
-            if (touch.tenant, touch.visitor) != (tenant, visitor):
+            since = touch.received - self._rules.window - self._rules.late
+            if (touch.tenant, touch.visitor) != (tenant, visitor) or touch.at < since:
                 continue
-            known = [each for each in found if each.at >= touch.received - self._rules.window - self._rules.late]
+            known = [each for each in found if each.at >= since]
             visit = [each for each in known if each.session == touch.session is not None]
+            first = [each for each in referrers if each.at >= since and each.session == touch.session]
+            if touch.is_referrer and any(each < touch for each in [*visit, *first]):
+                continue
             latest = max((each for each in visit if each < touch), default=None)
             if latest is not None and _is_same_arrival(touch.shown, latest.shown):
                 continue
-            found = known
-            if touch.at < touch.received - self._rules.window - self._rules.late:
+            # This event may have come late, and be the first of that run.
+            referrers = [each for each in referrers if each.at >= since and (each not in first or each < touch)]
+            if touch.is_referrer:
+                referrers = _limited([*referrers, touch], self._rules.max_touches)
                 continue
-            following = min((each for each in visit if each > touch), default=None)
-            if following is not None and _is_same_arrival(following.shown, touch.shown):
-                found.remove(following)  # this event came late, and is the first of that run
-            found = sorted([*found, touch])
-            if len(found) > self._rules.max_touches:
-                del found[1]
-        return found
+            for following in sorted(each for each in visit if each > touch):
+                if not _is_same_arrival(following.shown, touch.shown):
+                    break
+                known.remove(following)
+            found = _limited([*known, touch], self._rules.max_touches)
+        return [*found, *referrers]
 
     def _excluded(self, touch: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
         source, medium = ((touch[name] or "").lower() for name in ("source", "medium"))
@@ -378,6 +407,11 @@ class Reference:
             or medium in self._rules.exclude_mediums
             or any(f".{host}".endswith(f".{domain}") for host in hosts for domain in self._rules.exclude_domains)
         )
+
+
+def _limited(touches: list[_Touch], most: int) -> list[_Touch]:
+    touches = sorted(touches)
+    return touches[:1] + touches[1:][-(most - 1) :]
 
 
 def _order_of(decided: _Decided) -> dict[str, Any]:
@@ -448,24 +482,43 @@ def _touchpoint(record: Mapping[str, Any]) -> dict[str, Any] | None:
         parameters = {name.lower(): value.strip() for name, value in reversed(parse_qsl(query))}
         names = ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content")
         campaign = {name: parameters.get(utm, "") for name, utm in zip(FIELDS, names, strict=True)}
-    if not any(campaign.values()) and record["dispatchId"] is None:
-        return None
-    return {
+    kind, click, page = "campaign", None, context.get("page", {})
+    clicks = [(name.lower(), value) for name, value in parse_qsl(urlsplit(page.get("url", "")).query)]
+    if ids := [each for each in clicks if each[0] in CLICKS]:
+        click = {"type": ids[0][0], "id": ids[0][1]}
+    if not any(campaign.values()):
+        named: tuple[str | None, str | None] = None, None
+        if click is not None:
+            kind, named = "click", CLICKS[click["type"]]
+        elif record["dispatchId"] is not None:
+            kind = "dispatch"
+        elif page.get("referrer") in REFERRERS:
+            kind, named = "referrer", REFERRERS[page["referrer"]]
+        else:
+            return None
+        campaign |= {"source": named[0], "medium": named[1]}
+    shown = {
         "eventId": record["id"],
         "at": record["timestamp"],
         "anonymousId": record["anonymousId"],
         "sessionId": record["sessionId"],
         **{name: value or None for name, value in campaign.items()},
         "dispatchId": record["dispatchId"],
+        "kind": kind,
+        "clickId": click,
     }
+    return {**shown, "channel": Channels(()).of(shown["source"], shown["medium"], shown["name"])}
 
 
 def _is_same_arrival(event: Mapping[str, Any], touch: Mapping[str, Any]) -> bool:
-    """Whether campaign and dispatch of an event, as far as it has them, are those of a touchpoint of its session."""
-    campaign, dispatch = [event[name] for name in FIELDS], event["dispatchId"]
-    same_campaign = not any(campaign) or campaign == [touch[name] for name in FIELDS]
-    same_dispatch = dispatch is None or dispatch == touch["dispatchId"]
-    return same_campaign and same_dispatch
+    """Whether campaign, click and dispatch of an event, as far as it has them, are those of a touchpoint."""
+    mine, theirs = map(_marks, (event, touch))
+    return all(each is None or each == other for each, other in zip(mine, theirs, strict=True))
+
+
+def _marks(shown: Mapping[str, Any]) -> tuple[Any, ...]:
+    campaign = [shown[name] for name in FIELDS] if shown["kind"] == "campaign" else None
+    return campaign, shown["clickId"], shown["dispatchId"]
 
 
 def _shares(model: str, ages: Sequence[int], half_life: int) -> list[Fraction]:

@@ -21,6 +21,7 @@ from ingestd.plugins.attribution.explanation import explain_order, text_lines
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader
+from ingestd.plugins.sources import Channels
 from ingestd.storage.placements import Placements
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import Attribution, Shop, attributing
@@ -36,6 +37,7 @@ VISITORS = st.sampled_from(["laptop", "phone", "tablet"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("touch"), VISITORS, st.sampled_from(["search", "mail", "partner"]), st.integers(0, 3 * DAY)),
+        st.tuples(st.just("page"), VISITORS, st.sampled_from(["", "?gclid=Cj0"])),
         st.tuples(st.just("identify"), VISITORS, st.sampled_from(["ada", "bob"])),
         st.tuples(st.just("order"), VISITORS, st.booleans()),
         st.tuples(st.just("refund"), st.sampled_from([None, 5, 100]), st.booleans()),
@@ -50,6 +52,9 @@ def made(steps: list[tuple[Any, ...]]) -> list[Record]:
         shop.now += HOUR
         if kind == "touch":
             records.append(shop.touch(rest[0], rest[1], age=rest[2]))
+        elif kind == "page":
+            page = {"url": f"https://shop.example/{rest[1]}", "referrer": "https://www.google.com/"}
+            records.append(shop.event("Page View", rest[0], context={"page": page}))
         elif kind == "identify":
             records.append(shop.identify(*rest, linked=True))
         elif kind == "order":
@@ -76,17 +81,22 @@ def texts(order: dict[str, Any]) -> list[str]:
 
 def check(record: dict[str, Any], reversals: list[dict[str, Any]], order: dict[str, Any]) -> None:
     """The explanation has every share, age, device and reason that `ingestd attribution show` prints."""
-    explained = explain_order(record, reversals)
+    explained = explain_order(record, reversals, Channels(()))
     lines = [*text_lines(explained)]
     assert lines[0] == f"order {record['orderId']} of shop: {order['title'].removeprefix('Order of shop: ')}"
     assert {record["id"], record["orderEventId"], record["anonymousId"], record["userId"] or "none"} <= {*texts(order)}
     rows = [row for table in order["tables"] for row in table["rows"]]
-    printed = [re.fullmatch(r"  (.)\s+(.+) before  (.*)  \((.*)\)", line) for line in lines]
-    assert [row[:4] for row in rows] == [
-        [each[3], each[2], each[4], "credited" if each[1] == "→" else ""] for each in printed if each is not None
+    printed = [
+        re.fullmatch(r"  (.)\s+(.+) before  (.*?)(?: / click gclid| / referrer)?( \[.*\])  \((.*)\)", line)
+        for line in lines
+    ]
+    assert [[row[0], f" [{row[1]}]", *row[2:5]] for row in rows] == [
+        [each[3], each[4], each[2], each[5], "credited" if each[1] == "→" else ""]
+        for each in printed
+        if each is not None
     ]
     for row, touchpoint in zip(rows, record["touchpoints"], strict=True):
-        for model, share in zip(MODELS, row[4:], strict=True):
+        for model, share in zip(MODELS, row[5:], strict=True):
             weights = {each["eventId"]: each["weight"] for each in record["credits"][model]}
             assert share == round(100 * weights.get(touchpoint["eventId"], 0), 1)
     notes = [note for note in order["notes"] if "is ignored" not in note]  # they belong to no record
@@ -131,7 +141,7 @@ async def test_a_removed_order_is_told_from_its_mark(tmp_path: Path) -> None:
         assert order["title"] == "Order of shop: 40"
         assert "15 in 1 reversal" in texts(order)
         remembered, before = order["tables"][0]["rows"], shown[0]["tables"][0]["rows"]
-        assert [row[1:2] + row[4:] for row in remembered] == [row[1:2] + row[4:] for row in before]
+        assert [row[2:3] + row[5:] for row in remembered] == [row[2:3] + row[5:] for row in before]
         page = await asked(attribution, visitor="laptop")
         assert [(each["title"], each["removed"]) for each in page["moments"]] == [("search", True), ("mail", True)]
         assert page["orders"] == []

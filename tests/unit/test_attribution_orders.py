@@ -23,6 +23,7 @@ from ingestd.plugins.attribution.models import MODELS, Model
 from ingestd.plugins.attribution.orders import MAX_REFUND_IDS, attribution_id, decide, reverse, supersede
 from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.touches import Touch
+from ingestd.plugins.sources import Channels, ClickId
 from tests.support.backends import sqlite_backend
 
 DAY = 86_400_000
@@ -80,7 +81,7 @@ def candidates(*ages: int) -> Candidates:
 def decided(
     completed: Order, found: Candidates = NOTHING, model: Model = "last_touch", half_life: int = WEEK
 ) -> tuple[dict[str, Any], DecidedOrder]:
-    record, mark, _ = decide(completed, found, model=model, window=WEEK, half_life=half_life)
+    record, mark, _ = decide(completed, found, Channels(()), model=model, window=WEEK, half_life=half_life)
     assert (record.type, record.at, record.position) == ("attribution", completed.received_at, 0)
     return record.decode(), mark
 
@@ -105,8 +106,8 @@ def amount(record: dict[str, Any]) -> Decimal:
 def test_an_attribution_has_all_its_members() -> None:
     excluded, _ = touch(3, DAY, source="paypal")
     found = Candidates(
-        [touch(1, 2 * DAY, session_id="s-1", medium="cpc", name="n", term="t", content="c"), touch(4, 0, source=None,
-        dispatch_id="mail-7")],
+        [touch(1, 2 * DAY, session_id="s-1", medium="cpc", name="n", term="t", content="c",
+        click=ClickId("gclid", "7")), touch(4, 0, source=None, dispatch_id="mail-7")],
         [Ignored(excluded, "other", "excluded_source")],
         3,
     )  # fmt: skip
@@ -123,10 +124,14 @@ def test_an_attribution_has_all_its_members() -> None:
         "term": "t",
         "content": "c",
         "dispatchId": None,
+        "kind": "campaign",
+        "channel": Channels(()).of("s", "cpc", "n"),
+        "clickId": {"type": "gclid", "id": "7"},
     }
     nothing = dict.fromkeys(("sessionId", "source", "medium", "name", "term", "content"))
     second = {
         **nothing, "eventId": "event-4", "at": format_time(at), "anonymousId": "visitor", "dispatchId": "mail-7",
+        "kind": "dispatch", "channel": Channels(()).of(None, None, None), "clickId": None,
     }  # fmt: skip
     halves = [{"eventId": "event-1", "weight": 0.5}, {"eventId": "event-4", "weight": 0.5}]
     decay = record["credits"].pop("time_decay")
@@ -309,7 +314,7 @@ def test_the_value_of_a_refund(
 
 def test_whole_amounts_have_no_point() -> None:
     _, mark = decided(order(40.0))
-    record, _, _ = decide(order(40.0), NOTHING, model="linear", window=WEEK, half_life=WEEK)
+    record, _, _ = decide(order(40.0), NOTHING, Channels(()), model="linear", window=WEEK, half_life=WEEK)
     found = reverse(refund(10.0), mark, WHOM)
     assert found is not None
     assert b'"value":{"revenue":10,' in found[0].body

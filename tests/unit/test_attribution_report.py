@@ -24,6 +24,7 @@ from ingestd.plugins.attribution.report import Row, divide, money, number, total
 from ingestd.plugins.attribution.touches import Touch
 from ingestd.plugins.reports.report import Line, Report, columns_of
 from ingestd.plugins.reports.text import Form, csv_lines, members, table
+from ingestd.plugins.sources import Channels
 from ingestd.support.terminal import display_width, printable
 from tests.support.terminal import HOSTILE
 
@@ -63,7 +64,9 @@ class Ledger:
             )
             for n, source in enumerate(sources)
         ]
-        record, mark, _ = decide(completed, Candidates(touches, [], 0), model=self._model, window=WEEK, half_life=WEEK)
+        record, mark, _ = decide(
+            completed, Candidates(touches, [], 0), Channels(()), model=self._model, window=WEEK, half_life=WEEK
+        )
         self.records.append(record.decode())
         self._orders.append(completed)
         self._marks.append(mark)

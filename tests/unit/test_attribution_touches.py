@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from ingestd.api.times import FIRST, LAST
+from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.touches import CAMPAIGN_FIELDS, Exclusions, Touch, campaign_of
+from ingestd.plugins.sources import SourceRules
 from ingestd.support.unusable_ids import UnusableIds
 
 PARAMETERS = dict(
     zip(CAMPAIGN_FIELDS, ("utm_source", "utm_medium", "utm_campaign", "utm_term", "utm_content"), strict=True)
 )
 LONGEST = 256
+ARRIVALS = Arrivals(Exclusions((), (), ()), SourceRules(), "fallback")
 
 
 def found(context: dict[str, Any]) -> dict[str, str]:
@@ -220,7 +223,7 @@ def event(context: str, **members: Any) -> Record:
 
 
 def touch_of(record: Record) -> Touch | None:
-    seen = read(record, Exclusions((), (), ()), UnusableIds())
+    seen = read(record, ARRIVALS, UnusableIds())
     assert seen is None or isinstance(seen, Seen)
     return seen.touch if seen is not None else None
 

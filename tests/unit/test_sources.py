@@ -89,6 +89,7 @@ def test_click_ids_of_the_shop_come_first() -> None:
     assert rules.of_click("MyClid") == ("mynet", "cpc")
     assert rules.of_click("fbclid") == ("facebook", "cpc")
     assert rules.of_click("gclid") == ("google", "cpc")
+    assert {"myclid", "gclid", "sccid"} <= {*rules.click_types}
 
 
 # Referrers
@@ -104,6 +105,10 @@ def test_click_ids_of_the_shop_come_first() -> None:
         ("https://www.google.com.", ("google", "organic")),
         ("https://yandex.com.tr/search", ("yandex", "organic")),
         ("https://search.yahoo.com/", ("yahoo!", "organic")),
+        ("https://de.yahoo.com/", ("yahoo!", "organic")),
+        ("https://finance.yahoo.com/", ("finance.yahoo.com", "referral")),
+        ("https://yabs.yandex.com.tr/", ("yandex", "cpc")),
+        ("https://trc.taboola.com/", ("taboola", "cpc")),
         ("https://mail.google.com/mail/u/0/", ("gmail", "email")),
         ("https://docs.google.com/document", ("docs.google.com", "referral")),
         ("https://gemini.google.com/app", ("google gemini", "ai")),
@@ -177,6 +182,8 @@ def test_two_shops_of_a_hosting_service_are_two_sites() -> None:
     assert of_referrer("https://a.myshopify.com/", "https://b.myshopify.com/") == ("a.myshopify.com", "referral")
     assert of_referrer("https://www.a.myshopify.com/", "https://a.myshopify.com/") is None
     assert of_referrer("https://a.co.uk/", "https://b.co.uk/") == ("a.co.uk", "referral")
+    assert of_referrer("https://a.公司.cn/", "https://b.xn--55qx5d.cn/") == ("a.xn--55qx5d.cn", "referral")
+    assert of_referrer("https://www.a.公司.cn/", "https://a.xn--55qx5d.cn/") is None
 
 
 def test_a_search_engine_is_a_source_without_the_address_of_the_page() -> None:
@@ -259,6 +266,8 @@ def test_channels_are_those_of_dbt_ga4(row: dict[str, str]) -> None:
         (("youtube", "referral", None), "Organic Video"),
         (("chatgpt.com", None, None), "AI Assistant"),
         (("some", "ai-assistant", None), "AI Assistant"),
+        (("taboola", "cpc", None), "Paid Other"),
+        (("doubleclick.net", "cpc", None), "Paid Other"),
         (("gmail", "email", None), "Email"),
         (("1und1", "email", None), "Email"),
         (("(direct)", None, None), "Direct"),
@@ -314,7 +323,8 @@ def test_a_wrong_rule_is_named(values: dict[str, Any], message: str) -> None:
 
 _EXPECTED = {
     "search": {"Organic Search"}, "portal": {"Organic Search"}, "social": {"Organic Social"}, "ai": {"AI Assistant"},
-    "email": {"Email"}, "mail": {"Email", "Referral"}, "paid": {"Paid Search"}, "video": {"Organic Video"},
+    "email": {"Email"}, "mail": {"Email", "Referral"}, "paid": {"Paid Search", "Paid Other", "Paid Shopping"},
+    "video": {"Organic Video"},
     "shopping": {"Organic Shopping"}, "payment": {"Direct"}, "sign-in": {"Direct"},
 }  # fmt: skip
 

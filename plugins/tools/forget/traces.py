@@ -23,7 +23,7 @@ _KEPT = frozenset(
     ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked", "import"]
 )
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
-_IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId")
+_IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId", "clickId")
 _ALWAYS = sys.maxsize  # a position after every record
 
 
