@@ -380,7 +380,7 @@ class Report:
                 spelling.count(campaign, sums[0], 0)
             for (_, campaign), (sessions, _) in visits.items():
                 spelling.count(campaign, _ZERO, sessions)
-            for _, campaign, _ in costs:
+            for _, campaign, _ in chain(assisted, costs, *amounts[1:]):
                 spelling.count(campaign, _ZERO, 0)
             amounts = [spelling.merged(each, _added) for each in amounts]
             assisted = _Counts(spelling.merged(assisted, int.__add__))
