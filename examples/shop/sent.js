@@ -6,6 +6,7 @@ import { storage } from '/storage.js'
 const list = document.getElementById('sent')
 const items = new Map() // by message id: an event may be answered again
 const MOST = 12
+const PATIENCE = 2000 // milliseconds in which the client usually loads
 
 /** Listens to the client's requests. A shop does not need this. */
 export function showAnswers() {
@@ -47,7 +48,7 @@ function showWaiting() {
 /** The client keeps events that wait under such names. Its first script keeps calls until the client has loaded. */
 function waiting() {
   if (decision() === 'no') return 'Nothing is sent: you have said no.'
-  if (Array.isArray(window.ingestd.calls)) return 'ingestd is away. The shop works without it.'
+  if (Array.isArray(window.ingestd.calls) && performance.now() > PATIENCE) return 'ingestd is away. The shop works without it.'
   const count = Object.keys(storage).filter((name) => name.startsWith('ingestd.q')).length
   if (count) return count === 1 ? 'One event waits for its answer.' : `${count} events wait for their answers.`
   return items.size ? '' : 'Nothing yet.'

@@ -132,6 +132,10 @@ function checkout(buy) {
 
 function order(event, email) {
   event.preventDefault()
+  if (!lines().length) {
+    showEmptyCart() // a second click, or another tab has ordered
+    return
+  }
   const order_id = `demo-${Date.now()}`
   identify({ email })
   track('Order Completed', { order_id, ...sums(), currency: CURRENCY, products: lines() })

@@ -150,22 +150,20 @@ class AttributionConsumer(Consumer):
             await self._decide(seen.order, journeys, step, changes)
         elif seen.refund is not None:
             await self._refund(seen.refund, step, changes)
-        is_touch = seen.touch is not None and not self._is_known(seen, seen.touch)
-        if is_touch:
-            assert seen.touch is not None
-            continued = await journeys.touch(seen.tenant, seen.anonymous_id, seen.touch, seen.excluded)
-            self._visits.learn(seen.tenant, seen.anonymous_id, continued)
-            is_touch = seen.touch.kind != "referrer" or continued is None
+        is_arrival = seen.touch is not None and await self._arrive(seen, seen.touch, journeys)
         if seen.user_id is not None:
             await journeys.link(seen.tenant, seen.anonymous_id, seen.user_id)
-        elif is_touch:
+        elif is_arrival:
             await journeys.renew(seen.tenant, seen.anonymous_id)
 
-    def _is_known(self, seen: Seen, touch: Touch) -> bool:
-        """Whether it is a referrer of a session that has a touchpoint."""
-        return touch.kind == "referrer" and self._visits.has_source(
-            seen.tenant, seen.anonymous_id, touch, seen.received_at
-        )
+    async def _arrive(self, seen: Seen, touch: Touch, journeys: Journeys) -> bool:
+        """Remember a touchpoint. Returns False for a referrer in a session that has a touchpoint."""
+        visitor = seen.tenant, seen.anonymous_id
+        if touch.kind == "referrer" and self._visits.has_source(*visitor, touch, seen.received_at):
+            return False
+        continued = await journeys.touch(*visitor, touch, seen.excluded)
+        self._visits.learn(*visitor, continued)
+        return touch.kind != "referrer" or continued is None
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules

@@ -96,7 +96,7 @@ def test_an_order_has_its_journey_as_attribution_show_tells_it(sold: tuple[Shop,
     rows = order["tables"][0]["rows"]
     assert [row[1:5] for row in rows] == [
         ["Email", "2.0 d", "device 2", ""],
-        ["Paid Search", "3.0 h", "this device", ""],
+        ["Unassigned", "3.0 h", "this device", ""],
         ["Unassigned", "5.0 min", "this device", "credited"],
     ]
     shown = shop.command("attribution", "show", "o-1")

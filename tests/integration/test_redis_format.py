@@ -120,6 +120,25 @@ async def test_a_number_that_cannot_be_read_is_refused_and_left_alone(
     assert [*everything(server, prefix)] == [f"{prefix}store-format".encode()]
 
 
+async def test_attempts_to_open_a_store_tell_a_refusal_once(
+    server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        return sum("has format 2" in record.getMessage() for record in caplog.records)
+
+    backend = make(server, prefix)
+    with server.client() as client:
+        for number in (1, 2):
+            client.set(f"{prefix}store-format", NEWER)
+            for _ in range(3):
+                with pytest.raises(ConfigError):
+                    await backend.open(serving=True)
+            assert told() == number
+            client.delete(f"{prefix}store-format")
+            await backend.open(serving=True)
+            await backend.close()
+
+
 async def test_a_running_daemon_stores_nothing_once_the_format_is_newer(server: RedisServer, prefix: str) -> None:
     backend = make(server, prefix)
     await backend.open(serving=True)

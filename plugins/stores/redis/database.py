@@ -57,7 +57,8 @@ class Database:
     async def open(self, name: str | None = None, *, serving: bool) -> Durability:
         """With another name than before, or that one. Raises `RedisError`, `OSError`, `TimeoutError`."""
         self.name = name or uuid4().hex
-        self.link = self._make_link(serving=serving)
+        told, self.link = self.link.told, self._make_link(serving=serving)
+        self.link.told = told  # a partition that is away is opened again and again
         self.forget()
         async with asyncio.timeout(self._timeout):
             # Connect first: a server may refuse to answer the questions below, but the connection must work.

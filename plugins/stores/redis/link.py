@@ -123,6 +123,8 @@ class Link:
         """Without `serving`, errors are for an operator at a command, and have the reason."""
         self.problem: str | None = None
         """Why nothing can be stored; None if all is well."""
+        self.told: str | None = None
+        """The problem in the last log line; None once events can be stored."""
         self.connected_at = 0.0
         """Time of the last connect, by time.monotonic()."""
         self.address: str | None = None
@@ -380,8 +382,9 @@ class Link:
         self._waiting = []
         if self.problem is None:
             self._refused_since = time.monotonic()
-        if self.problem is None and not is_lost:  # the adoption reports the loss
+        if self.problem is None and not is_lost and reason != self.told:  # the adoption reports the loss
             _log.warning("%sevents cannot be stored: %s", self.label, reason)
+            self.told = reason
         self.problem = reason
         self._lacks_replicas = isinstance(cause, _NoReplicas)
         error = self.unavailable()
@@ -430,7 +433,7 @@ class Link:
             self._left = None
         if self.problem is not None:
             _log.info("%sevents can be stored again", self.label)
-            self.problem = None
+        self.problem = self.told = None
 
     def _tell_failover(self, left: str) -> None:
         refused = "no event was"
