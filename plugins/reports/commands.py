@@ -11,12 +11,14 @@ from ingestd.api.hookspecs import Commands, Daemon, Run
 from ingestd.support.names import hint
 
 from ..attribution.models import MODELS
-from .columns import BY
 from .periods import EVERY, TimeZone, instant
 from .rules import ReportRules
 
 __all__ = ["register"]
 
+_BY = (
+    "channel", "source", "medium", "campaign", "name", "term", "content", "landing", "product", "model",
+)  # fmt: skip
 _COLUMNS = "day, source, medium, campaign, currency, cost, clicks, impressions"
 
 
@@ -55,7 +57,7 @@ def _add_report(commands: Commands, rules: ReportRules) -> None:
         "--by",
         type=_by,
         metavar="COLUMNS",
-        help=f"the columns to group by, such as channel,source: {', '.join(BY)}; campaign alone is source, medium and"
+        help=f"the columns to group by, such as channel,source: {', '.join(_BY)}; campaign alone is source, medium and"
         " name; model shows all models beside each other; default: source",
     )
     parser.add_argument("--every", choices=EVERY, help="a row for each day, week or month")
@@ -84,8 +86,8 @@ def _add_report(commands: Commands, rules: ReportRules) -> None:
 def _by(text: str) -> Sequence[str]:
     names = [each.strip() for each in text.split(",")]
     for name in names:
-        if name not in BY:
-            raise ArgumentTypeError(f"there is no column {name!r}; {hint(name, BY)}")
+        if name not in _BY:
+            raise ArgumentTypeError(f"there is no column {name!r}; {hint(name, _BY)}")
     return names
 
 

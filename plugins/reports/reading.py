@@ -13,11 +13,13 @@ from ingestd.api.imported import is_completed, original_time
 from ingestd.support.json_text import read_float
 
 from ..attribution.amounts import EXACT, decimal, number_of
+from ..attribution.campaigns import OTHERS
 
 __all__ = ["Customer", "Visit", "page_path", "products", "read_customer", "read_visit"]
 
 _MAX_TEXT = 256  # characters of a path or a product's name: callers choose them
 _NAMES = ("name", "sku", "product_id", "ean")
+_MOST = 100  # products of an order: a caller may send thousands
 _SHARE = Context(prec=30)
 
 
@@ -114,7 +116,7 @@ def products(record: Record) -> tuple[_Product, ...]:
     """The products of an order with their shares of its worth: price times quantity, a missing quantity being 1.
 
     If no product has a worth, all lines have equal shares. Lines of the same product are one. Without products, None
-    has all. A product is named by its `name`, else `sku`, `product_id` or `ean`.
+    has all. A product is named by its `name`, else `sku`, `product_id` or `ean`. Beyond `_MOST`, the smallest are one.
     """
     lines = _decode_ordered(record.body).data.products
     lines = [each for each in lines if isinstance(each, dict)] if isinstance(lines, list) else []
@@ -127,6 +129,11 @@ def products(record: Record) -> tuple[_Product, ...]:
         worths[name] = worths.get(name, Decimal(0)) + _worth(line)
     shares = worths if any(worths.values()) else counts or {None: Decimal(1)}
     total = sum(shares.values())
+    if len(shares) > _MOST:
+        largest = sorted(shares, key=lambda name: (-shares[name], name or ""))[: _MOST - 1]
+        rest = total - sum(shares[name] for name in largest)
+        shares = {name: shares[name] for name in largest}
+        shares[OTHERS.label] = shares.get(OTHERS.label, Decimal(0)) + rest
     return tuple(_Product(name, _SHARE.divide(share, total)) for name, share in shares.items() if share)
 
 

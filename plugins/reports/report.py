@@ -27,7 +27,7 @@ from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
-__all__ = ["UNKNOWN", "Line", "Numbers", "Report"]
+__all__ = ["UNKNOWN", "Line", "Numbers", "Report", "columns_of"]
 
 UNKNOWN = "(unknown)"
 """The page or the products of an event that the journal no longer has."""
@@ -39,6 +39,7 @@ _MOST_STEPS, _LAST_STEPS = 10, 8  # of a path: a visitor may have hundreds of to
 Numbers = Callable[[int], int | None]
 """The number of the period of an instant, None for no period of the report."""
 _Shares = tuple[tuple[Campaign, Decimal], ...]
+_Products = tuple[tuple[str | None, Decimal], ...]
 _Value = TypeVar("_Value")
 _Key = tuple[int, Campaign, str | None]
 """The number of a period, a row, and a currency."""
@@ -48,6 +49,17 @@ _Spent = tuple[Decimal, int, int]
 _Counts = Counter[_Key]
 _ZERO, _ALL = Decimal(0), Decimal(1)
 _NONE = (_ZERO,) * 5
+
+
+def columns_of(by: Sequence[str]) -> tuple[str, ...]:
+    """The columns for choices of `--by`. `campaign` alone is all that names one, and beside others its name.
+
+    `landing` is the path of a touchpoint's page. `model` is no column.
+    """
+    chosen = [each for each in by if each != "model"] or ["channel"]
+    if chosen == ["campaign"]:
+        return "source", "medium", "name"
+    return tuple(dict.fromkeys("name" if each == "campaign" else each for each in chosen))
 
 
 class Line(NamedTuple):
@@ -93,6 +105,8 @@ class _Order:
     currency: str | None
     revenue: Decimal
     customer: Customer
+    products: _Products
+    """The shares of its products, if a row is one."""
     reversed: Decimal = _ZERO
     is_superseded: bool = False
 
@@ -156,7 +170,7 @@ class Report:
         """The customers of orders outside of the report, by the same id."""
         self._reversals: set[str] = set()
         self._pages: dict[str, str | None] = {}
-        self._products: dict[str, tuple[tuple[str | None, Decimal], ...]] = {}
+        self._products: dict[str, _Products] = {}
         self._equal: dict[Any, Any] = {}
 
     def add(self, record: Record) -> None:
@@ -251,8 +265,6 @@ class Report:
             else:
                 weights = add_weights(((touches[each["eventId"]], each["weight"]) for each in credits_), self._direct())
                 found = tuple((campaign, sum(map(decimal, parts), _ZERO)) for campaign, parts in weights.items())
-            if self._product is not None:
-                found = self._by_product(found, self._products.get(body["orderEventId"], ((UNKNOWN, _ALL),)))
             shares.append(self._shared(found))  # many orders have equal shares
         assisted: Sequence[Campaign] = ()
         if self._product is None and not self._paths:
@@ -266,18 +278,21 @@ class Report:
         )
         currency = currency_code(body["value"]["currency"])
         revenue = amount_of(body["value"]) or _ZERO
-        return _Order(number, self._shared(tuple(shares)), assisted, currency, revenue, customer)
+        bought = self._products.get(body["orderEventId"], ((UNKNOWN, _ALL),))
+        return _Order(number, self._shared(tuple(shares)), assisted, currency, revenue, customer, bought)
 
-    def _by_product(self, shares: _Shares, parts: Iterable[tuple[str | None, Decimal]]) -> _Shares:
-        assert self._product is not None
+    def _shares_of_rows(self, order: _Order, index: int) -> _Shares:
+        """The shares of an order by the model of this index, divided among its products if a row is one."""
+        shares = order.shares[index]
+        if self._product is None:
+            return shares
         found = []
-        with localcontext(EXACT):
-            for campaign, weight in shares:
-                kind = campaign.kind if self._fields else "campaign"
-                fields = campaign.fields or (campaign.label, *[None] * len(self._fields))[: len(self._fields)]
-                for name, part in parts:
-                    names = (*fields[: self._product], name, *fields[self._product :])
-                    found.append((Campaign(kind, names), weight * part))
+        for campaign, weight in shares:
+            kind = campaign.kind if self._fields else "campaign"
+            fields = campaign.fields or (campaign.label, *[None] * len(self._fields))[: len(self._fields)]
+            for name, part in order.products:
+                names = (*fields[: self._product], name, *fields[self._product :])
+                found.append((Campaign(kind, names), weight * part))
         return tuple(found)
 
     def _path(self, steps: Sequence[Campaign], left_out: int) -> Campaign:
@@ -356,7 +371,7 @@ class Report:
         """The rows of each period, by each model."""
         orders = [order for order in self._orders.values() if not order.is_superseded]
         is_new = self._first_orders(orders)
-        amounts = [_amounts(orders, index, is_new) for index in range(len(self._models))]
+        amounts = [self._amounts(orders, index, is_new) for index in range(len(self._models))]
         assisted = _Counts((each.number, campaign, each.currency) for each in orders for campaign in each.assisted)
         visits, costs = self._visits(), self._costs
         if not self._keep_case:
@@ -365,7 +380,7 @@ class Report:
                 spelling.count(campaign, sums[0], 0)
             for (_, campaign), (sessions, _) in visits.items():
                 spelling.count(campaign, _ZERO, sessions)
-            for _, campaign, _ in costs:
+            for _, campaign, _ in chain(assisted, costs, *amounts[1:]):
                 spelling.count(campaign, _ZERO, 0)
             amounts = [spelling.merged(each, _added) for each in amounts]
             assisted = _Counts(spelling.merged(assisted, int.__add__))
@@ -405,6 +420,27 @@ class Report:
             rows.setdefault(number, []).append(row)
         return {number: ranked(some) for number, some in rows.items()}
 
+    def _amounts(
+        self, orders: Iterable[_Order], index: int, is_new: Mapping[str, bool | None]
+    ) -> dict[_Key, list[Decimal]]:
+        """The orders, revenue, reversals, first orders and other orders of each row, by the model of this index."""
+        found: dict[_Key, list[Decimal]] = {}
+        for order in orders:
+            shares = self._shares_of_rows(order, index)
+            weights = [weight for _, weight in shares]
+            first = is_new[order.customer.id]
+            counts = divide(_ALL, weights)
+            none = [_ZERO] * len(weights)
+            columns = (
+                counts, divide(order.revenue, weights), divide(order.reversed, weights) if order.reversed else none,
+                counts if first else none, counts if first is False else none,
+            )  # fmt: skip
+            for (campaign, _), *parts in zip(shares, *columns, strict=True):
+                key = order.number, campaign, order.currency
+                known = found.get(key)
+                found[key] = parts if known is None else _added(known, parts)
+        return found
+
     def _visits(self) -> dict[_VisitKey, tuple[int, set[str]]]:
         """The number of sessions and the visitors, by period and first touchpoint."""
         found: dict[_VisitKey, tuple[int, set[str]]] = {}
@@ -426,26 +462,6 @@ class Report:
             found[customer.id] = known.isdisjoint(names) if names else None
             known.update(names)
         return found
-
-
-def _amounts(orders: Iterable[_Order], index: int, is_new: Mapping[str, bool | None]) -> dict[_Key, list[Decimal]]:
-    """The orders, revenue, reversals, first orders and other orders of each row, by the model of this index."""
-    found: dict[_Key, list[Decimal]] = {}
-    for order in orders:
-        shares = order.shares[index]
-        weights = [weight for _, weight in shares]
-        first = is_new[order.customer.id]
-        counts = divide(_ALL, weights)
-        none = [_ZERO] * len(weights)
-        columns = (
-            counts, divide(order.revenue, weights), divide(order.reversed, weights) if order.reversed else none,
-            counts if first else none, counts if first is False else none,
-        )  # fmt: skip
-        for (campaign, _), *parts in zip(shares, *columns, strict=True):
-            key = order.number, campaign, order.currency
-            known = found.get(key)
-            found[key] = parts if known is None else _added(known, parts)
-    return found
 
 
 def _added(one: list[Decimal], other: list[Decimal]) -> list[Decimal]:

@@ -21,10 +21,9 @@ from ingestd.support.terminal import printable
 from ..attribution.models import MODELS
 from ..attribution.reading import Seen
 from ..attribution.touches import Touch
-from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
-from .report import Report
+from .report import Report, columns_of
 from .rules import ReportRules
 from .text import Form, csv_lines, members, table
 

@@ -20,9 +20,10 @@ from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
-from ingestd.plugins.reports.columns import columns_of
-from ingestd.plugins.reports.report import Report
-from ingestd.plugins.sources import SourceRules
+from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.rules import ReportRules
+from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import Rules
@@ -258,3 +259,32 @@ async def test_each_day_stands_beside_the_day_before(tmp_path: Path) -> None:
         for currency in ("EUR", "CHF"):
             some = [line for line in lines if (line.number, line.row.currency) == (number, currency)]
             assert sum(line.row.net for line in some) == sum(line.by_model[0].net for line in some)
+
+
+def visit(shop: Shop, session: int, *pages: tuple[str, str | None], age: int = 0) -> list[Record]:
+    """The pages of a session: the query of each and the page before."""
+    records = []
+    for query, referrer in pages:
+        shop.now += 1000
+        page = {"url": f"https://shop.example/{query}", "referrer": referrer}
+        records.append(shop.event("Page View", f"v-{session}", context={"page": page}, session=session, age=age))
+    return records
+
+
+def test_a_session_belongs_to_its_first_touchpoint_whatever_kind_it_is() -> None:
+    shop, google = Shop(), "https://www.google.com/"
+    mail = "?utm_source=news&utm_medium=email"
+    records = [
+        *visit(shop, 1, ("", google), (mail, google), ("shoes", google)),  # a page of one document repeats its referrer
+        *visit(shop, 2, ("", None), (mail, None), ("?gclid=x", google)),
+        *visit(shop, 3, ("?gclid=x", google), ("cart", "https://www.paypal.com/")),
+        *visit(shop, 4, ("", None), ("shoes", "https://shop.example/"), ("thanks", "https://www.paypal.com/")),
+        *visit(shop, 5, ("", None)),
+        *visit(shop, 5, (mail, None), age=HOUR),  # it happened before, and came late
+    ]
+    rules = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), TimeZone("UTC"), DAY)
+    found = {row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channel)}
+    assert found == {
+        ("Organic Search", "google"): 1, ("Email", "news"): 2, ("Paid Search", "google"): 1, ("Direct", "(direct)"): 1,
+    }  # fmt: skip
+    assert rows(records[::-1], "channel", channel=rules.channel) == rows(records, "channel", channel=rules.channel)

@@ -22,8 +22,7 @@ from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Row, divide, money, number, total
 from ingestd.plugins.attribution.touches import Touch
-from ingestd.plugins.reports.columns import columns_of
-from ingestd.plugins.reports.report import Line, Report
+from ingestd.plugins.reports.report import Line, Report, columns_of
 from ingestd.plugins.reports.text import Form, csv_lines, members, table
 from ingestd.plugins.sources import Channels
 from ingestd.support.terminal import display_width, printable
@@ -228,6 +227,53 @@ def test_a_reversal_counts_only_beside_its_attribution() -> None:
     ledger = Ledger()
     ledger.refund(ledger.order(100, "google"), 10)
     assert report(ledger.records[1:]).rows() == []
+
+
+def test_rows_that_differ_in_case_are_one_as_most_orders_write_it() -> None:
+    ledger = Ledger("linear")
+    for source in ("Google", "google", "GOOGLE", "Google", "STRASSE", "straße"):
+        ledger.order(10, source, currency="CHF" if source == "GOOGLE" else "EUR")
+    ledger.order(10, "bing", "Bing")
+    assert ledger.rows() == [
+        row("Google", 1, 10, currency="CHF"), row("Google", 3, 30), row("Bing", 1, 10), row("STRASSE", 1, 10),
+        row("straße", 1, 10),
+    ]  # fmt: skip
+    apart = Report(columns_of(["source"]), keep_case=True)
+    for record in ledger.records:
+        apart.add_derived(record)
+    found = {each.campaign.label: each.orders for each in apart.rows()}
+    assert found == {"Google": 2, "google": 1, "GOOGLE": 1, "STRASSE": 1, "straße": 1, "bing": 0.5, "Bing": 0.5}
+
+
+def test_touchpoints_without_credit_assist_once_an_order() -> None:
+    ledger = Ledger()
+    ledger.order(10, "mail", "Mail", "google", "google")
+    ledger.order(10, "Google", "mail", "google")
+    ledger.order(10, "google")
+    made = report(ledger.records)
+    found = {each.campaign.label: [float(each.orders), each.assisted] for each in made.rows()}
+    assert found == {"google": [3, 0], "Mail": [0, 2]}
+    by_linear = report(ledger.records, model="linear")
+    assert {each.assisted for each in by_linear.rows()} == {0}
+
+
+def test_paths_are_sequences_before_orders() -> None:
+    def paths(*sources: str, left_out: int = 0) -> str:
+        ledger = Ledger()
+        ledger.order(10, *sources)
+        ledger.records[0]["leftOut"] = left_out
+        made = Report(columns_of(["source"]), paths=True)
+        made.add_derived(ledger.records[0])
+        (found,) = made.rows()
+        assert [float(found.orders), found.sessions, found.assisted] == [1, None, None]
+        return found.campaign.label
+
+    assert paths() == "(direct)"
+    assert paths("mail", "mail", "Mail", "google", "mail") == "mail > google > mail"
+    assert paths("a", "b", left_out=7) == "a > … > b"
+    assert paths(*"abcdefghij") == " > ".join("abcdefghij")
+    assert paths(*"abcdefghijk") == "a > … > d > e > f > g > h > i > j > k"
+    assert paths("(direct)") == '"(direct)"'
 
 
 def test_currencies_stay_apart() -> None:
