@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 
 from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import LeaseLost, Unavailable
@@ -178,6 +178,7 @@ class Runner:
         if self._is_outdated:
             self._outdated = False
             await self._rewind()
+        version = self._store.version
         action: NextAction = await self._next_action() if self.consumer.polls_commands else "records"
         failure = None
         if action != "records" and await self._is_open(opening):
@@ -188,7 +189,9 @@ class Runner:
                     failure = await self._do_command()
         if action == "flush":
             return
-        if await self._gather(action) and await self._is_open(opening) and not self._is_outdated:
+        if action != "records" or not opening.done():
+            version = None
+        if await self._gather(action, version) and await self._is_open(opening) and not self._is_outdated:
             async with self._at_work():
                 await self._step()
         if failure is not None:
@@ -223,12 +226,18 @@ class Runner:
             await opening
         return opening.done()
 
-    async def _gather(self, action: NextAction) -> bool:
-        """Get records in hand, and return whether a step of them comes next."""
+    async def _gather(self, action: NextAction, version: Hashable) -> bool:
+        """Get records in hand, and return whether a step of them comes next.
+
+        As long as the store has this version, it has no new command. None: it may have.
+        """
         if not self._in_hand:
             clock = asyncio.get_running_loop().time
             since = clock()
-            self._in_hand = await self.reader.next(self._longest_wait(action))
+            while not (in_hand := await self.reader.next(self._longest_wait(action))):
+                if version is None or version != self._store.version or self.status.buffered:
+                    break
+            self._in_hand = in_hand
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return False  # an operator may have given a command meanwhile, such as a pause, which comes first
         return bool(self._in_hand)

@@ -826,7 +826,7 @@ repeatable.beat = function(_, report, former, life, names, holder, lease)
   renew_mark(all.heartbeats)
   return {
     all.last, all.version, all.piece, all.heartbeats, time, renew(names, holder, lease),
-    redis.call('ZRANGE', daemons, 0, -1),
+    redis.call('ZRANGE', daemons, 0, -1), tonumber(redis.call('HGET', meta, 'changes') or '0'),
   }
 end
 
@@ -925,7 +925,7 @@ if earlier then
   -- new connection, so without this write its answer would not wait for any replica.
   redis.call('PEXPIRE', batch, REMEMBERED)
 end
-local answers, written, has_written = {}, {}, false
+local answers, written, has_written, has_changed = {}, {}, false, false
 for index, operation in ipairs(asked) do
   local name = operation[1]
   if ops[name] and earlier then
@@ -936,9 +936,12 @@ for index, operation in ipairs(asked) do
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false
     has_written = has_written or ops[name]
+    has_changed = has_changed or ops[name] and name ~= 'append'
   end
 end
 keep_sums()
+-- Beats tell of changes, so that daemons need not look for them. An event tells by its record.
+if has_changed then redis.call('HINCRBY', meta, 'changes', 1) end
 if has_written then
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
 end

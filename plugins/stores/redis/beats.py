@@ -106,10 +106,11 @@ class PartitionBeat:
         # An answer on another connection than the link's may be older than what the link has learned meanwhile.
         if error is not None or link.store_id != before.store_id:
             return
-        last, version, piece, heartbeats, clock, lost, reports = answer
+        last, version, piece, heartbeats, clock, lost, reports, changes = answer
         link.last, link.heartbeats = max(link.last, last), max(link.heartbeats, heartbeats)
         self._store.clock_ahead = clock_ahead(clock, before.at)
         if self._sharing is not None:
+            self._store.beaten((link.store_id, link.connected_at, version, changes))
             self._sharing.learn(reports)
         known = before.position if link.address == before.address else 0
         self._journal.beaten(known, last, version, piece, lost)
