@@ -848,7 +848,7 @@ repeatable.beat = function(_, report, former, life, names, holder, lease, runnin
   end
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
   if former ~= '' then redis.call('ZREM', daemons, former) end
-  redis.call('ZADD', daemons, time + life, report)
+  local is_new = redis.call('ZADD', daemons, time + life, report) == 1
   redis.call('PEXPIRE', daemons, DAEMONS_LIFE)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
@@ -856,6 +856,7 @@ repeatable.beat = function(_, report, former, life, names, holder, lease, runnin
   return {
     all.last, all.version, all.piece, all.heartbeats, time, renew(names, holder, lease),
     redis.call('ZRANGE', daemons, 0, -1), tonumber(redis.call('HGET', meta, 'changes') or '0'),
+    is_new,
   }
 end
 

@@ -68,6 +68,8 @@ class PartitionBeat:
         """The last report of this daemon."""
         self.reports: frozenset[str] = frozenset()
         """Those of all daemons, in the answer to the last beat."""
+        self.was_missing = False
+        """Whether the report of this daemon was not there before the last beat."""
         self.rests_until = 0.0
         """The time of the next beat without a reason, by the loop's clock."""
         self.is_wanted = False
@@ -129,10 +131,10 @@ class PartitionBeat:
         # An answer on another connection than the link's may be older than what the link has learned meanwhile.
         if error is not None or link.store_id != before.store_id:
             return
-        last, version, piece, heartbeats, clock, lost, reports, changes = answer
+        last, version, piece, heartbeats, clock, lost, reports, changes, is_new = answer
         link.last, link.heartbeats = max(link.last, last), max(link.heartbeats, heartbeats)
         self._store.clock_ahead = clock_ahead(clock, before.at)
-        self.reports = frozenset(reports)
+        self.reports, self.was_missing = frozenset(reports), is_new
         if self._sharing is not None:
             self._store.beaten((link.store_id, link.connected_at, version, changes))
             self._sharing.learn(reports)
@@ -149,6 +151,8 @@ class _Node:
         """The partition with a beat every heartbeat; None if its last one was not answered."""
         self.reports: frozenset[str] = frozenset()
         """Those of all daemons, in the last answer to it."""
+        self.known_since = 0.0
+        """Since when `first` is the same, by the loop's clock. Other daemons may learn of it some seconds later."""
         self.stirs_until = 0.0
         """Until then no partition rests, by the loop's clock."""
 
@@ -263,8 +267,11 @@ class Beats:
 
     def _compare(self, node: _Node, first: PartitionBeat | None, all_: Sequence[PartitionBeat]) -> None:
         """Notice from the answer to the first partition of a node which daemons run."""
-        if first is None or first is not node.first or first.reports != node.reports:
-            node.stirs_until = asyncio.get_running_loop().time() + TIMING.redis_lease
+        now, is_other = asyncio.get_running_loop().time(), first is None or first is not node.first
+        if is_other:
+            node.known_since = now
+        if first is None or is_other or first.was_missing or first.reports != node.reports:
+            node.stirs_until = now + TIMING.redis_lease
             for each in all_[1:] if first is not None else ():
                 each.is_wanted = True
                 self._due.set()
@@ -274,8 +281,9 @@ class Beats:
         """Beat, and return the partitions that have. Raises `RedisError` or `OSError`."""
         node = self._nodes[address]
         connection = node.connection or await self._connect(address)
-        stirs = node.first is first and asyncio.get_running_loop().time() < node.stirs_until
-        running = {DaemonReport.parse(each).name for each in node.reports} if stirs else None
+        running, now = None, asyncio.get_running_loop().time()
+        if node.first is first and node.known_since + TIMING.redis_report_shared <= now < node.stirs_until:
+            running = {DaemonReport.parse(each).name for each in node.reports}
         made = [(each, *each.make(() if each is first else running, is_first=each is first)) for each in partitions]
         packed = [part for each, asked, _ in made for part in each.database.link.pack(connection, asked)]
         options = partitions[0].database.options
