@@ -966,11 +966,12 @@ for index, operation in ipairs(asked) do
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false
     has_written = has_written or ops[name]
-    has_changed = has_changed or ops[name] and name ~= 'append'
+    has_changed = has_changed or ops[name] and works and result and name ~= 'append'
   end
 end
 keep_sums()
--- Beats tell of changes, so that daemons need not look for them. An event tells by its record.
+-- Beats tell of changes, so that daemons need not look for them. An event tells by its record. An operation that answers
+-- false has changed nothing of what others read. In a part of a store this key must not come back into being.
 if has_changed then redis.call('HINCRBY', meta, 'changes', 1) end
 if has_written then
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
