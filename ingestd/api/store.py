@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Generic, NamedTuple, TypeVar
@@ -313,6 +313,14 @@ class Store(ABC):
     """Milliseconds by which the clock of the store's server is ahead of this process', beyond the time of a request."""
     placement: int = 0
     """The version of the placement of tenants that this process uses. A transaction belongs to the one at its begin."""
+
+    @property
+    def version(self) -> Hashable:
+        """Equal as long as nothing changes in the state and in the journal beside it, by any process.
+
+        It may be late by some seconds. None: the store does not know, so one has to look.
+        """
+        return None
 
     def of_tenant(self, tenant: str) -> Store:
         """The store that has the state of a tenant.

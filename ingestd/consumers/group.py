@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -75,6 +75,8 @@ class Consumers:
         self._failure_logs = FailureLogs() if failure_logs is None else failure_logs
         self._moved = asyncio.Event()
         self._last = -1
+        self._read_at: Hashable = None
+        """The version of the store when the positions were read."""
         self._runners = [self._runner(each) for each in consumers]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
@@ -107,6 +109,11 @@ class Consumers:
     def consumer(self, name: str) -> Consumer:
         """The consumer of that name."""
         return next(runner.consumer for runner in self._runners if runner.name == name)
+
+    @property
+    def store_version(self) -> Hashable:
+        """`Store.version` of the partition."""
+        return self._store.version
 
     @property
     def have_cursors(self) -> bool:
@@ -257,7 +264,11 @@ class Consumers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle):
                     await attempts.until_done(self._journal.wait, self._last)
-            await attempts.until_done(self._read_positions)
+                    self._read_at = None
+            version = self._store.version
+            if version is None or version != self._read_at:
+                await attempts.until_done(self._read_positions)
+                self._read_at = version
 
         await every("consumers", look, first=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 
 from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import LeaseLost, Unavailable
@@ -180,6 +180,7 @@ class Runner:
         if self._is_outdated:
             self._outdated = False
             await self._rewind()
+        version = self._store.version
         action: NextAction = await self._next_action() if self.consumer.polls_commands else "records"
         failure = None
         if action != "records" and await self._is_open(opening):
@@ -190,7 +191,9 @@ class Runner:
                     failure = await self._do_command()
         if action == "flush":
             return
-        if await self._gather(action) and await self._is_open(opening) and not self._is_outdated:
+        if action != "records" or not opening.done():
+            version = None
+        if await self._gather(action, version) and await self._is_open(opening) and not self._is_outdated:
             async with self._at_work():
                 await self._step()
         if failure is not None:
@@ -225,14 +228,21 @@ class Runner:
             await opening
         return opening.done()
 
-    async def _gather(self, action: NextAction) -> bool:
-        """Get records in hand, and return whether a step of them comes next."""
+    async def _gather(self, action: NextAction, version: Hashable) -> bool:
+        """Get records in hand, and return whether a step of them comes next.
+
+        As long as the store has this version, it has no new command. None: it may have.
+        """
         if not self._in_hand:
             clock = asyncio.get_running_loop().time
             since = clock()
             # The next holder of the cursor would repeat what `prepare` has done.
-            self._in_hand = await self.reader.next(self._longest_wait(action), may_pass=not self._prepared)
-            self._could_pass_at = self._could_pass_at if self._prepared else clock()
+            may_pass = not self._prepared
+            while not (in_hand := await self.reader.next(self._longest_wait(action), may_pass=may_pass)):
+                if version is None or version != self._store.version or self.status.buffered:
+                    break
+            self._in_hand = in_hand
+            self._could_pass_at = clock() if may_pass else self._could_pass_at
             if self.consumer.polls_commands and clock() - since > TIMING.next_action:
                 return False  # an operator may have given a command meanwhile, such as a pause, which comes first
         return bool(self._in_hand)

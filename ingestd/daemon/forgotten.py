@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -42,6 +42,8 @@ class Forgotten:
         self._lines = lines
         self._known: dict[str, str | None] = {}
         """The last erasure of each partition, without those that could not be read yet."""
+        self._versions: dict[str, Hashable] = {}
+        """The version of each partition's store when its erasure was read."""
 
     async def follow(self) -> None:
         await asyncio.gather(*(self._look_for_erasure(*part) for part in self._parts))
@@ -55,8 +57,12 @@ class Forgotten:
         await asyncio.gather(*works)
 
     async def _look_for_erasure(self, partition: Partition, group: Consumers) -> None:
+        version = partition.store.version
+        if version is not None and version == self._versions.get(partition.name):
+            return
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
             erasure = await last_erasure(partition.store.begin(times.now()))
+            self._versions[partition.name] = version
             if self._known.setdefault(partition.name, erasure) == erasure or erasure is None:  # None: it has ended
                 return
             self._known[partition.name] = erasure

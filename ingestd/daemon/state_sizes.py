@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from itertools import cycle
+from itertools import count
 
 from ingestd.api.backend import Partition
 from ingestd.api.errors import Unavailable
@@ -21,6 +21,7 @@ from ingestd.support.periodic import TIMING, every, seconds_between_looks
 __all__ = ["StateSizes"]
 
 _MOST = 30.0  # seconds between two looks at one of many partitions
+_UNCHANGED = 6  # looks, of which one measures a partition without changes
 
 
 class StateSizes:
@@ -31,6 +32,8 @@ class StateSizes:
         self._config = config
         self._consumers = consumers
         self._sizes: list[StoreSize | None] = [None] * len(partitions)
+        self._versions: list[Hashable] = [None] * len(partitions)
+        """The version of each partition's store when it was measured."""
         self.journals: Retentions | None = None
         """The journals in the same back end, once they are measured."""
 
@@ -57,13 +60,22 @@ class StateSizes:
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
         number = len(self._partitions)
-        indexes, pause = cycle(range(number)), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
-        await every("state_sizes", lambda: self._measure(next(indexes)), pause=pause)
+        turns, pause = count(), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
+        await every("state_sizes", lambda: self._look(next(turns)), pause=pause)
+
+    async def _look(self, turn: int) -> None:
+        around, index = divmod(turn, len(self._partitions))
+        version = self._partitions[index].store.version
+        # An event without a record makes no new version, and entries expire without one.
+        if version is None or version != self._versions[index] or around % _UNCHANGED == 0:
+            await self._measure(index)
 
     async def _measure(self, index: int) -> None:
         store = self._partitions[index].store
+        version = store.version
         with suppress(Unavailable):  # the back end logs its failure, and the next look tries again
             size = self._sizes[index] = await store.size()
+            self._versions[index] = version
             store.field_bytes = 0 if size is None else size.fields
             self._share_out(index)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 
 from ingestd.api import times
@@ -58,6 +58,8 @@ class Retention:
         self._is_waiting = False
         """Whether events are refused until the first measurement."""
         self._extent = JournalStats(1, 0, 0, 0, None)
+        self._looked_at: Hashable = None
+        """The version of the store at the last look; None if the next one must not rely on it."""
         self._full = False
         self._unplaced = False
         """Whether the journal was replaced, so that cursors may still belong to the journal before it."""
@@ -150,13 +152,19 @@ class Retention:
         extent = await self._look()
         removed = await self._remove_some(extent)
         if removed:
+            self._looked_at = None
             extent = await self._look()
         self._judge(extent)
         self._tell_losses()
         return removed
 
     async def _look(self) -> JournalStats:
+        version = self._consumers.store_version
+        if version is not None and version == self._looked_at:
+            return self._extent
         before, self._extent = self._extent, await self._journal.extent()
+        # A version may be late, and a journal that is nearly full is watched.
+        self._looked_at = version if self._extent.bytes * 2 < self.max_bytes else None
         if self._extent.last < before.last or self._extent.first < before.first:  # the journal was replaced
             self._old_to, self._looked_to, self._young_at, self._still_to_come = 0, 0, None, None
             self._unplaced = True

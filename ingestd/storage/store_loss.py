@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from ingestd.api.backend import describe_partition
 from ingestd.api.errors import IngestdError, Unavailable
@@ -50,6 +50,8 @@ class LossRecovery:
         """The number of losses that are handled."""
         self._rested = 0.0
         """Seconds since the last question to the store."""
+        self._asked_at: Hashable = None
+        """The version of the store at the last question."""
 
     @property
     def place(self) -> str:
@@ -80,10 +82,12 @@ class LossRecovery:
         store, losses = self._store, self._store.losses
         self._rested += self._pause
         if losses != self._seen or self._rested >= (self._asks if store.loss is None else _ASK_LOST):
-            self._rested = 0.0
+            self._rested, version = 0.0, store.version
+            if version is not None and (version, losses, None) == (self._asked_at, self._seen, store.loss):
+                return None
             if not await self._look(is_new=losses != self._seen):
                 return _AGAIN
-            self._seen = losses
+            self._seen, self._asked_at = losses, version
         return None
 
     async def _look(self, *, is_new: bool) -> bool:

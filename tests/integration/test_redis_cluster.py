@@ -19,7 +19,7 @@ from redis.crc import key_slot
 
 from ingestd.api.backend import Partition
 from ingestd.api.consumer import Consumer, Step
-from ingestd.api.errors import ConfigError, Unavailable
+from ingestd.api.errors import ConfigError, LeaseLost, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink
 from ingestd.consumers.partitions import PartitionConsumers
@@ -29,6 +29,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 from ingestd.plugins.stores.redis.cluster.connections import parse_cluster_url
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.plugins.stores.redis.work_sharing import WorkSharing
 from ingestd.support.periodic import TIMING
 from tests.support.cluster_daemons import PARTITIONS, opened, serving
 from tests.support.forked import QUICK_REDIS
@@ -305,11 +306,16 @@ def has_shares(workers: Sequence[Worker]) -> bool:
     return all(worker.held == {"alpha": even, "beta": even} for worker in workers)
 
 
-async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(
-    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["no rest", "a long rest"])
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short times. With a rest, leases would end by themselves long after the tests."""
     for name, seconds in QUICK_REDIS.items():
         monkeypatch.setattr(TIMING, name, seconds)
+    monkeypatch.setattr(WorkSharing, "rest", 30.0 if request.param == "a long rest" else 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_goes(cluster: RedisCluster) -> None:
     prefix = f"{uuid4().hex}:"
     workers: list[Worker] = []
     ended: list[Worker] = []
@@ -329,6 +335,32 @@ async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_go
     finally:
         for worker in (*workers, *ended):
             await worker.stop()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_silent_daemon_loses_its_cursors_and_can_commit_nothing_more(cluster: RedisCluster) -> None:
+    prefix = f"{uuid4().hex}:"
+    silent, other = (cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS) for _ in range(2))
+    before = asyncio.all_tasks()
+    try:
+        await silent.open(serving=True)
+        worker = Worker(silent, asyncio.all_tasks() - before)
+        await other.open(serving=True)
+        cursors = [await each.journal.acquire_cursor("alpha", "beginning") for each in silent.backends]
+        beats = [each.database.link for each in other.backends]
+        seen = [link.heartbeats for link in beats]
+        await until(lambda: beats[0].heartbeats > seen[0] + 10, LONG)  # the daemons know of each other
+        for each, cursor in zip(silent.backends, cursors, strict=True):
+            await each.journal.commit([], each.store.begin(NOW, step=True), cursor)
+        worker.silence()
+        async with asyncio.timeout(PROMPT):
+            await asyncio.gather(*(each.journal.acquire_cursor("alpha", "beginning") for each in other.backends))
+        for each, cursor in zip(silent.backends, cursors, strict=True):
+            with pytest.raises(LeaseLost):
+                await each.journal.commit([], each.store.begin(NOW, step=True), cursor)
+    finally:
+        await silent.close()
+        await other.close()
 
 
 class Quiet(Sink):
@@ -368,7 +400,11 @@ async def test_the_beats_of_all_partitions_of_a_node_are_one_write(cluster: Redi
         await backend.close()
 
 
-async def test_many_idle_partitions_are_looked_at_less_often(cluster: RedisCluster) -> None:
+async def test_idle_partitions_cost_less_the_more_there_are(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in QUICK_REDIS.items():
+        monkeypatch.setattr(TIMING, name, seconds)
     backend = cluster_backend(cluster, prefix=f"{uuid4().hex}:", partitions=128, timeout=5.0, patience=10.0)
     await backend.open(serving=True)
     sink = SinkConsumer(Quiet("quiet", Quiet.Options()), SinkOptions(type="quiet"))
@@ -376,14 +412,37 @@ async def test_many_idle_partitions_are_looked_at_less_often(cluster: RedisClust
     try:
         await consumers.start()
         await until(lambda: all(status.held for group in consumers.groups for status in group.statuses), PROMPT)
-        before, since = count_scripts(cluster), time.monotonic()
-        await asyncio.sleep(4)
-        looks = (count_scripts(cluster) - before) / (time.monotonic() - since) / 128
-        # A renewal of leases every 1.5 seconds, and 20 looks of each kind a second in all partitions together.
-        assert looks < 1.5
+        rate = 1000.0
+        async with asyncio.timeout(LONG):
+            # 20 beats a second, which tell that there is nothing to look for, and three with each heartbeat. All
+            # partitions beat with each heartbeat for some seconds after the start, and after a slow answer.
+            while rate > 40:
+                before, since = count_scripts(cluster), time.monotonic()
+                await asyncio.sleep(2)
+                rate = (count_scripts(cluster) - before) / (time.monotonic() - since)
     finally:
         await consumers.stop(5)
         await backend.close()
+
+
+async def test_a_beat_tells_of_the_changes_of_other_daemons(cluster: RedisCluster) -> None:
+    async with opened(cluster, 2) as backends:
+        partition, other = (backend.backends[1] for backend in backends)
+        beats = partition.database.link
+
+        async def beat(times: int) -> None:
+            before = beats.heartbeats
+            await until(lambda: beats.heartbeats > before + times, LONG)
+
+        await beat(4)
+        before = partition.store.version
+        assert before is not None
+        await beat(4)
+        assert partition.store.version == before
+        state = other.store.begin(NOW)
+        await state.put("note:1", "changed")
+        await other.store.commit(state)
+        await until(lambda: partition.store.version != before, PROMPT)
 
 
 async def test_a_url_of_the_wrong_kind_is_refused_with_the_right_one(cluster: RedisCluster, tmp_path: Path) -> None:

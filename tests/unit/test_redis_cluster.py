@@ -86,7 +86,7 @@ def shared(partitions: int, reports: Sequence[DaemonReport]) -> list[tuple[str, 
     found = []
     for report in reports:
         for number in range(partitions):
-            sharing = WorkSharing(number, asyncio.Event())
+            sharing = WorkSharing(number, asyncio.Event(), 64)
             sharing.name = report.name
             sharing.learn([*map(str, reports)])
             found += [(report.name, number, each) for each in report.consumers if sharing.has(each)]
@@ -110,7 +110,7 @@ def test_a_consumer_belongs_to_a_daemon_that_has_it() -> None:
 
 def test_a_change_of_the_wanted_consumers_is_due_for_a_report_at_once() -> None:
     changed = asyncio.Event()
-    sharing = WorkSharing(0, changed)
+    sharing = WorkSharing(0, changed, 64)
     for change in (sharing.want, sharing.forgo):
         change("crm")
         assert sharing.is_due

@@ -824,25 +824,56 @@ end
 -- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
 
 local daemons = prefix .. 'daemons'
+local LONGEST_REPORT = 20000 -- milliseconds: no report lives so long
+local DAEMONS_LIFE = 60000 -- milliseconds after the last report of any daemon: more than any report lives
+
+-- Ends the reports up to this time and the leases of daemons that do not run. `running` are the names of those that do.
+local function end_others(running, up_to)
+  local is_running, silent = {}, {}
+  for _, name in ipairs(running) do is_running[name] = true end
+  for _, report in ipairs(redis.call('ZRANGEBYSCORE', daemons, '-inf', up_to)) do
+    local name = string.match(report, '^%S+')
+    if not is_running[name] then
+      redis.call('ZREM', daemons, report)
+      silent[name] = true
+    end
+  end
+  if not next(silent) then return end
+  -- A daemon that has changed its report may have two.
+  for _, report in ipairs(redis.call('ZRANGE', daemons, 0, -1)) do silent[string.match(report, '^%S+')] = nil end
+  for _, name in ipairs(redis.call('HKEYS', cursors)) do
+    local row = row_of(name)
+    if silent[row.holder] then
+      row.fence, row.holder, row.till = row.fence + 1, '', 0
+      set_row(name, row)
+    end
+  end
+end
 
 -- What a running daemon does regularly: it reports that it runs, and renews the leases of its cursors. `former` is its
--- report before a change, or ''.
-repeatable.beat = function(_, report, former, life, names, holder, lease)
+-- report before a change, or ''. Beats may be rare, so their reports live long. `running` are the daemons that beat on
+-- this node, if the sender knows them: others end here if their reports live no longer than `silence` milliseconds.
+repeatable.beat = function(_, report, former, life, names, holder, lease, running, silence)
   local time = clock()
+  if running then
+    running[#running + 1] = holder
+    end_others(running, time + silence)
+  end
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
   if former ~= '' then redis.call('ZREM', daemons, former) end
-  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + life, '+inf')) do
+  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + LONGEST_REPORT, '+inf')) do
     redis.call('ZADD', daemons, time + life, late) -- as for the leases: the clock of the server was ahead
   end
-  redis.call('ZADD', daemons, time + life, report)
-  redis.call('PEXPIRE', daemons, life)
+  local is_new = redis.call('ZADD', daemons, time + life, report) == 1
+  redis.call('PEXPIRE', daemons, DAEMONS_LIFE)
   local all = summed()
   all.heartbeats, all.changed = all.heartbeats + 1, true
   renew_mark(all.heartbeats)
   raise_format()
   return {
     all.last, all.version, all.piece, all.heartbeats, time, renew(names, holder, lease),
-    redis.call('ZRANGE', daemons, 0, -1),
+    redis.call('ZRANGE', daemons, 0, -1), tonumber(redis.call('HGET', meta, 'changes') or '0'),
+    is_new,
   }
 end
 
@@ -944,7 +975,7 @@ if earlier then
   -- new connection, so without this write its answer would not wait for any replica.
   redis.call('PEXPIRE', batch, REMEMBERED)
 end
-local answers, written, has_written = {}, {}, false
+local answers, written, has_written, has_changed = {}, {}, false, false
 for index, operation in ipairs(asked) do
   local name = operation[1]
   if ops[name] and earlier then
@@ -955,9 +986,13 @@ for index, operation in ipairs(asked) do
     answers[index] = {works, result}
     written[index] = ops[name] and answers[index] or false
     has_written = has_written or ops[name]
+    has_changed = has_changed or ops[name] and works and result and name ~= 'append'
   end
 end
 keep_sums()
+-- Beats tell of changes, so that daemons need not look for them. An event tells by its record. An operation that answers
+-- false has changed nothing of what others read. In a part of a store this key must not come back into being.
+if has_changed then redis.call('HINCRBY', meta, 'changes', 1) end
 if has_written then
   raise_format()
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)

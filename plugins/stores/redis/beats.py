@@ -1,4 +1,8 @@
-"""Beats: a daemon renews its leases, reports that it runs, and learns the journal's end, in every partition."""
+"""Beats: a daemon renews its leases, reports that it runs, and learns the journal's end, in every partition.
+
+The first partition of each node beats every heartbeat, which tells the daemons of each other. The others may rest until
+something changes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import logging
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -62,9 +66,17 @@ class PartitionBeat:
         self._sharing = sharing
         self._report: DaemonReport | None = None
         """The last report of this daemon."""
+        self.reports: frozenset[str] = frozenset()
+        """Those of all daemons, in the answer to the last beat."""
+        self.was_missing = False
+        """Whether the report of this daemon was not there before the last beat."""
+        self.rests_until = 0.0
+        """The time of the next beat without a reason, by the loop's clock."""
+        self.is_wanted = False
+        """Whether other daemons have come or gone, so that a beat is due."""
 
     def begin(self) -> None:
-        self.runs, self._report = True, None
+        self.runs, self._report, self.rests_until = True, None, 0.0
 
     async def end(self) -> None:
         """Raises `Unavailable`: the report expires then."""
@@ -74,24 +86,37 @@ class PartitionBeat:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something new to report."""
-        return self._sharing is not None and self._sharing.is_due
+        """Whether there is something new to report or to learn."""
+        return self.is_wanted or (self._sharing is not None and self._sharing.is_due)
 
-    def make(self) -> tuple[Operation, Then]:
+    @property
+    def rest(self) -> float:
+        """The seconds by which a beat may be later than a heartbeat."""
+        return 0.0 if self._sharing is None else self._sharing.rest
+
+    def make(self, running: Iterable[str] | None = None, *, is_first: bool = False) -> tuple[Operation, Then]:
         """The operation, and what is to be called with its answer.
+
+        `running` are the names of all daemons with beats on the node of the partition: others have no leases any more.
+        None: not known. `is_first` is the first partition of its node, whose reports are as fresh as heartbeats.
 
         A daemon without cursors beats too. So it notices when Redis is away, and when the store has lost data.
         """
-        sharing, life = self._sharing, TIMING.redis_report
+        sharing, life, silence = self._sharing, TIMING.redis_report, 0.0
         wanted: tuple[str, ...] = ()
+        self.is_wanted = False
         if sharing is not None:
-            sharing.is_due, wanted, life = False, tuple(sharing.wanted), TIMING.redis_report_shared
+            sharing.is_due, wanted = False, tuple(sharing.wanted)
+            life = TIMING.redis_report_shared + (0.0 if is_first else self.rest)
+            silence = 0.0 if is_first else life - TIMING.redis_lease
         name, former = self.database.name, self._report
         self._report = DaemonReport(name, os.getpid(), socket.gethostname(), wanted)
         changed = "" if former in (None, self._report) else str(former)
         held = self._journal.held
-        lease = round(TIMING.redis_lease * 1000)
-        asked = ["beat", 0, str(self._report), changed, round(life * 1000), held, name, lease]
+        asked = [
+            "beat", 0, str(self._report), changed, round(life * 1000), held, name, self._journal.lease,
+            None if running is None else [*running], round(silence * 1000),
+        ]  # fmt: skip
         link = self.database.link
         return asked, partial(self._heard, _Before(times.now(), self._journal.known, link.store_id, link.address))
 
@@ -106,13 +131,30 @@ class PartitionBeat:
         # An answer on another connection than the link's may be older than what the link has learned meanwhile.
         if error is not None or link.store_id != before.store_id:
             return
-        last, version, piece, heartbeats, clock, lost, reports = answer
+        last, version, piece, heartbeats, clock, lost, reports, changes, is_new = answer
         link.last, link.heartbeats = max(link.last, last), max(link.heartbeats, heartbeats)
         self._store.clock_ahead = clock_ahead(clock, before.at)
+        self.reports, self.was_missing = frozenset(reports), is_new
         if self._sharing is not None:
+            self._store.beaten((link.store_id, link.connected_at, version, changes))
             self._sharing.learn(reports)
         known = before.position if link.address == before.address else 0
         self._journal.beaten(known, last, version, piece, lost)
+
+
+class _Node:
+    """What the partitions of one node share."""
+
+    def __init__(self) -> None:
+        self.connection: AbstractConnection | None = None
+        self.first: PartitionBeat | None = None
+        """The partition with a beat every heartbeat; None if its last one was not answered."""
+        self.reports: frozenset[str] = frozenset()
+        """Those of all daemons, in the last answer to it."""
+        self.known_since = 0.0
+        """Since when `first` is the same, by the loop's clock. Other daemons may learn of it some seconds later."""
+        self.stirs_until = 0.0
+        """Until then no partition rests, by the loop's clock."""
 
 
 class Beats:
@@ -120,6 +162,9 @@ class Beats:
 
     The beats of the partitions on one node leave as one write, on one connection that they share. A partition whose
     beat fails there, for whatever reason, beats on its link. So it holds up no other.
+
+    The first partition of a node never rests. If its answer tells that a daemon has come, gone or changed, all beat at
+    once. Then, and after a beat without an answer, none rests for some seconds.
     """
 
     def __init__(
@@ -132,8 +177,7 @@ class Beats:
         self._partitions = partitions
         self._connection_to = connection_to
         self._due = due or asyncio.Event()
-        self._connections: dict[str, AbstractConnection] = {}
-        """By node."""
+        self._nodes: defaultdict[str, _Node] = defaultdict(_Node)
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
         """The beats in progress, by node or partition."""
 
@@ -145,7 +189,7 @@ class Beats:
                 if number % _BEATS_UNUSED == 0:  # `ingestd forget` cannot reach them in the caches of other processes
                     for each in self._partitions:
                         each.database.entries.forget_unused()
-                self._begin(self._partitions)
+                self._begin(clock(), is_heartbeat=True)
                 until = clock() + TIMING.redis_heartbeat
                 while (left := until - clock()) > 0:
                     with suppress(TimeoutError):
@@ -153,7 +197,7 @@ class Beats:
                             await self._due.wait()
                             await asyncio.sleep(_GATHER)
                             self._due.clear()
-                            self._begin([each for each in self._partitions if each.is_due])
+                            self._begin(clock(), is_heartbeat=False)
         finally:
             await self._end()
 
@@ -164,22 +208,35 @@ class Beats:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for node in [*self._connections]:
+        for node in self._nodes.values():
             await self._leave(node)
 
-    def _begin(self, partitions: Sequence[PartitionBeat]) -> None:
+    def _begin(self, now: float, *, is_heartbeat: bool) -> None:
+        """Begin the beats of the partitions that have a reason, and at a heartbeat of those that have rested."""
         nodes: defaultdict[str, list[PartitionBeat]] = defaultdict(list)
-        for each in partitions:
+        for each in self._partitions:
             link = each.database.link
             if not each.runs or each in self._tasks:
                 continue
             if self._connection_to is not None and link.address is not None and link.may_share:
                 nodes[link.address].append(each)
-            else:
+            elif is_heartbeat or each.is_due:
                 self._start(each, each.by_link())
-        for node, some in nodes.items():
-            if node not in self._tasks:
-                self._start(node, self._beat_node(node, some))
+        soon = now + TIMING.redis_heartbeat / 2
+        for address, all_ in nodes.items():
+            if address in self._tasks:
+                continue
+            stirs = is_heartbeat and now < self._nodes[address].stirs_until
+            some = []
+            for number, each in enumerate(all_):
+                rested = is_heartbeat and (number == 0 or each.rests_until < soon)
+                if stirs or rested or each.is_due:
+                    some.append(each)
+                    # Beats that fall together are spread over the rest from then on.
+                    share = number / len(all_) if stirs else min(number, 1)
+                    each.rests_until = now + TIMING.redis_heartbeat + share * each.rest
+            if some:
+                self._start(address, self._beat_node(address, some, all_))
 
     def _start(self, key: Hashable, beat: Coroutine[Any, Any, None]) -> None:
         self._tasks[key] = task = asyncio.create_task(beat, name="redis: beat")
@@ -190,25 +247,44 @@ class Beats:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a beat failed", exc_info=error)
 
-    async def _beat_node(self, node: str, partitions: Sequence[PartitionBeat]) -> None:
-        done: set[PartitionBeat] = set()
+    async def _beat_node(self, address: str, some: Sequence[PartitionBeat], all_: Sequence[PartitionBeat]) -> None:
+        """Let some of all partitions of a node beat."""
+        node, first, done = self._nodes[address], all_[0], set[PartitionBeat]()
         try:
-            async with asyncio.timeout(partitions[0].database.options.timeout):
-                done = await self._ask(node, partitions)
+            async with asyncio.timeout(first.database.options.timeout):
+                done = await self._ask(address, some, first)
         except (RedisError, OSError, TimeoutError) as error:
-            _log.debug("beats on %s: %s", node, error)
+            _log.debug("beats on %s: %s", address, error)
             await self._leave(node)
         except BaseException:  # unread answers may be left on the connection
             await self._leave(node)
             raise
-        for each in partitions:
+        for each in some:
             if each not in done and each not in self._tasks:
                 self._start(each, each.by_link())
+        if some[0] is first:
+            self._compare(node, first if first in done else None, all_)
 
-    async def _ask(self, node: str, partitions: Sequence[PartitionBeat]) -> set[PartitionBeat]:
+    def _compare(self, node: _Node, first: PartitionBeat | None, all_: Sequence[PartitionBeat]) -> None:
+        """Notice from the answer to the first partition of a node which daemons run."""
+        now, is_other = asyncio.get_running_loop().time(), first is None or first is not node.first
+        if is_other:
+            node.known_since = now
+        if first is None or is_other or first.was_missing or first.reports != node.reports:
+            node.stirs_until = now + TIMING.redis_lease
+            for each in all_[1:] if first is not None else ():
+                each.is_wanted = True
+                self._due.set()
+        node.first, node.reports = first, frozenset() if first is None else first.reports
+
+    async def _ask(self, address: str, partitions: Sequence[PartitionBeat], first: PartitionBeat) -> set[PartitionBeat]:
         """Beat, and return the partitions that have. Raises `RedisError` or `OSError`."""
-        connection = self._connections.get(node) or await self._connect(node)
-        made = [(each, *each.make()) for each in partitions]
+        node = self._nodes[address]
+        connection = node.connection or await self._connect(address)
+        running, now = None, asyncio.get_running_loop().time()
+        if node.first is first and node.known_since + TIMING.redis_report_shared <= now < node.stirs_until:
+            running = {DaemonReport.parse(each).name for each in node.reports}
+        made = [(each, *each.make(() if each is first else running, is_first=each is first)) for each in partitions]
         packed = [part for each, asked, _ in made for part in each.database.link.pack(connection, asked)]
         options = partitions[0].database.options
         if options.replicas:
@@ -228,24 +304,24 @@ class Beats:
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             if isinstance(answer, ResponseError):
-                _log.debug("a beat of partition %s on %s: %s", each.database.options.name, node, answer)
+                _log.debug("a beat of partition %s on %s: %s", each.database.options.name, address, answer)
                 continue
             with suppress(ResponseError):  # the link tells it
                 then(each.database.link.unpack(answer), None)
                 done.add(each)
         return done
 
-    async def _connect(self, node: str) -> AbstractConnection:
+    async def _connect(self, address: str) -> AbstractConnection:
         assert self._connection_to is not None
-        host, _, port = node.rpartition(":")
-        self._connections[node] = connection = self._connection_to(Address(host, int(port)))
+        host, _, port = address.rpartition(":")
+        self._nodes[address].connection = connection = self._connection_to(Address(host, int(port)))
         await connection.connect()
         await connection.send_command("SCRIPT", "LOAD", BATCH)
         await connection.read_response()
         return connection
 
-    async def _leave(self, node: str) -> None:
-        connection = self._connections.pop(node, None)
+    async def _leave(self, node: _Node) -> None:
+        connection, node.connection = node.connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
 

@@ -132,7 +132,7 @@ class RedisJournal(Journal):
         before = self._held.get(cursor.name, cursor.position)
         move = {
             "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
-            "lease": round(TIMING.redis_lease * 1000),
+            "lease": self.lease,
         }  # fmt: skip
         if cursor.record is not None:
             move["read"], move["head"] = cursor.record.position, raw(cursor.record.body[:_HEAD])
@@ -246,7 +246,7 @@ class RedisJournal(Journal):
         return int(await self._database.link.ask("ensure_cursor", 0, name, start == "beginning"))
 
     async def acquire_cursor(self, name: str, start: Start) -> Cursor:
-        holder, lease = self._database.name, round(TIMING.redis_lease * 1000)
+        holder, lease = self._database.name, self.lease
         self._starts[name] = start
         sharing = self._sharing
         if sharing is not None:
@@ -301,6 +301,12 @@ class RedisJournal(Journal):
         self._tail.forget()
         given = [(record.position, record.type, record.at, raw(record.body), raw(body)) for record, body in changes]
         return int(await self._database.link.ask("replace", 0, given)) if given else 0
+
+    @property
+    def lease(self) -> int:
+        """The milliseconds of silence after which a cursor of this daemon is free."""
+        rest = 0.0 if self._sharing is None else self._sharing.rest
+        return round((TIMING.redis_lease + rest) * 1000)
 
     @property
     def held(self) -> list[str]:

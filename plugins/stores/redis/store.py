@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any, cast
 
 import msgspec
@@ -68,6 +68,8 @@ class RedisStore(Store):
         self._database = database
         self._journal = journal
         self._reporting = asyncio.Lock()
+        self._beaten: Hashable = None
+        """What the last beat told of changes; None on a single Redis, where a look costs little."""
 
     def learn(self, store_id: str | None, loss: Loss | None) -> None:
         """Note the id of the store, and its last loss."""
@@ -81,6 +83,16 @@ class RedisStore(Store):
     @placement.setter
     def placement(self, version: int) -> None:
         self._database.link.placement = version
+
+    @property
+    def version(self) -> Hashable:
+        if self._beaten is None or self._database.link.problem is not None:
+            return None
+        return self._beaten, self._journal.known
+
+    def beaten(self, changes: Hashable) -> None:
+        """Note what a beat tells: it is equal as long as nothing has changed but for new records."""
+        self._beaten = changes
 
     async def fence(self, placement: int) -> None:
         if not await self._database.link.ask("fence", 0, placement):

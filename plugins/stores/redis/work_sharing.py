@@ -9,7 +9,12 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 from zlib import crc32
 
+from ingestd.support.periodic import TIMING, seconds_between_looks
+
 __all__ = ["DaemonReport", "WorkSharing"]
+
+
+_MOST_REST = 10.0  # seconds between two beats of one of many partitions
 
 
 class DaemonReport(NamedTuple):
@@ -38,11 +43,12 @@ class WorkSharing:
     the next partition has the next daemon. Different consumers begin with different daemons.
     """
 
-    def __init__(self, partition: int, changed: asyncio.Event) -> None:
-        """`changed` is set as soon as there is something new to report."""
+    def __init__(self, partition: int, changed: asyncio.Event, partitions: int) -> None:
+        """`changed` is set as soon as there is something new to report. `partitions` is the number of all."""
         self.name = ""
         """The name of this daemon; empty if this process does not serve."""
         self._partition = partition
+        self._partitions = partitions
         self._wanted: set[str] = set()
         self._reports: set[str] = set()
         self._daemons: dict[str, list[str]] = {}
@@ -50,6 +56,14 @@ class WorkSharing:
         self.is_due = False
         """Whether there is something new to report."""
         self._changed = changed
+
+    @property
+    def rest(self) -> float:
+        """The seconds by which a beat of an idle partition may be later than a heartbeat. A command has no beats."""
+        if not self.name:
+            return 0.0
+        between = seconds_between_looks(TIMING.redis_heartbeat, self._partitions, _MOST_REST)
+        return between - TIMING.redis_heartbeat
 
     @property
     def wanted(self) -> Sequence[str]:

@@ -91,7 +91,7 @@ class ClusterBackend(Backend):
             promotion_grace=options.promotion_grace,
             accept_loss=options.accept_loss,
             name=self._names[number],
-            sharing=WorkSharing(number, self._to_report),
+            sharing=WorkSharing(number, self._to_report, options.partitions),
         )
 
     @property
