@@ -94,11 +94,12 @@ class PartitionBeat:
         """The seconds by which a beat may be later than a heartbeat."""
         return 0.0 if self._sharing is None else self._sharing.rest
 
-    def make(self, running: Iterable[str] | None = None, *, is_first: bool = False) -> tuple[Operation, Then]:
+    def make(self, running: Iterable[str] | None, *, rests: bool) -> tuple[Operation, Then]:
         """The operation, and what is to be called with its answer.
 
         `running` are the names of all daemons with beats on the node of the partition: others have no leases any more.
-        None: not known. `is_first` is the first partition of its node, whose reports are as fresh as heartbeats.
+        None: not known. Unless the partition `rests`, the next beat comes with the next heartbeat, so the report lives
+        shorter.
 
         A daemon without cursors beats too. So it notices when Redis is away, and when the store has lost data.
         """
@@ -107,8 +108,8 @@ class PartitionBeat:
         self.is_wanted = False
         if sharing is not None:
             sharing.is_due, wanted = False, tuple(sharing.wanted)
-            life = TIMING.redis_report_shared + (0.0 if is_first else self.rest)
-            silence = 0.0 if is_first else life - TIMING.redis_lease
+            life = TIMING.redis_report_shared + (self.rest if rests else 0.0)
+            silence = life - TIMING.redis_lease if rests else 0.0
         name, former = self.database.name, self._report
         self._report = DaemonReport(name, os.getpid(), socket.gethostname(), wanted)
         changed = "" if former in (None, self._report) else str(former)
@@ -123,7 +124,8 @@ class PartitionBeat:
     async def by_link(self) -> None:
         """Beat on the link of the partition, which handles every failure."""
         with suppress(Unavailable):  # the link reports it
-            operation, then = self.make()
+            self.rests_until = 0.0
+            operation, then = self.make(None if self._sharing is None else (), rests=False)
             await self.database.link.ask(*operation, first=then)
 
     def _heard(self, before: _Before, answer: Any, error: Exception | None) -> None:
@@ -284,7 +286,7 @@ class Beats:
         running, now = None, asyncio.get_running_loop().time()
         if node.first is first and node.known_since + TIMING.redis_report_shared <= now < node.stirs_until:
             running = {DaemonReport.parse(each).name for each in node.reports}
-        made = [(each, *each.make(() if each is first else running, is_first=each is first)) for each in partitions]
+        made = [(each, *each.make(() if each is first else running, rests=each is not first)) for each in partitions]
         packed = [part for each, asked, _ in made for part in each.database.link.pack(connection, asked)]
         options = partitions[0].database.options
         if options.replicas:
