@@ -824,8 +824,7 @@ end
 -- Running daemons: each counts as running until the time given, unless it reports again. The clock is that of Redis.
 
 local daemons = prefix .. 'daemons'
-local LONGEST_REPORT = 20000 -- milliseconds: no report lives so long
-local DAEMONS_LIFE = 60000 -- milliseconds after the last report of any daemon: more than any report lives
+local DAEMONS_LIFE = 60000 -- milliseconds after the last report of any daemon: no report lives so long
 
 -- Ends the reports up to this time and the leases of daemons that do not run. `running` are the names of those that do.
 local function end_others(running, up_to)
@@ -861,7 +860,7 @@ repeatable.beat = function(_, report, former, life, names, holder, lease, runnin
   end
   redis.call('ZREMRANGEBYSCORE', daemons, '-inf', '(' .. time)
   if former ~= '' then redis.call('ZREM', daemons, former) end
-  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + LONGEST_REPORT, '+inf')) do
+  for _, late in ipairs(redis.call('ZRANGEBYSCORE', daemons, '(' .. time + DAEMONS_LIFE, '+inf')) do
     redis.call('ZADD', daemons, time + life, late) -- as for the leases: the clock of the server was ahead
   end
   local is_new = redis.call('ZADD', daemons, time + life, report) == 1
@@ -975,7 +974,7 @@ if earlier then
   -- new connection, so without this write its answer would not wait for any replica.
   redis.call('PEXPIRE', batch, REMEMBERED)
 end
-local answers, written, has_written, has_changed = {}, {}, false, false
+local answers, written, has_written, has_changed, waits = {}, {}, false, false, false
 for index, operation in ipairs(asked) do
   local name = operation[1]
   if ops[name] and earlier then
@@ -987,6 +986,7 @@ for index, operation in ipairs(asked) do
     written[index] = ops[name] and answers[index] or false
     has_written = has_written or ops[name]
     has_changed = has_changed or ops[name] and works and result and name ~= 'append'
+    waits = waits or name == 'adopt' and not result
   end
 end
 keep_sums()
@@ -994,7 +994,7 @@ keep_sums()
 -- false has changed nothing of what others read. In a part of a store this key must not come back into being.
 if has_changed then redis.call('HINCRBY', meta, 'changes', 1) end
 if has_written then
-  raise_format()
+  if not waits then raise_format() end -- in a part of a store, this key too must not come back into being
   redis.call('SET', batch, cmsgpack.pack(written), 'PX', REMEMBERED)
 end
 return cmsgpack.pack(answers)
