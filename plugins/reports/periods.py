@@ -143,8 +143,12 @@ class Periods:
     def _span_before(self) -> _Span:
         """The time before of the same length: whole months before whole months, and whole days before whole days."""
         first, last = (datetime.fromtimestamp(_bounded(at) / 1000, self._zone) for at in self.span)
-        is_whole = all(self._day_begins(at, each) for at, each in zip(self.span, (first, last), strict=True))
-        if not is_whole:
+        begins, ends = (self._day_begins(at, each) for at, each in zip(self.span, (first, last), strict=True))
+        if self._end == times.LAST and begins and first.day == 1 and _month_of(first) == _month_of(last):
+            begin = _first_of(_month_of(first) - 1)  # the month so far is compared with that part of the month before
+            end = datetime.combine(begin + (last.date() - first.date()), last.time())
+            return _Span(_milliseconds(begin, self._zone), min(_milliseconds(end, self._zone), self.span.since))
+        if not (begins and ends):
             return _Span(2 * self.span.since - self.span.until, self.span.since)
         if first.day == last.day == 1:
             month = 2 * _month_of(first) - _month_of(last)

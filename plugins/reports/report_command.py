@@ -69,7 +69,7 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     lacks: list[_Lack] = []
     for partition in partitions:
         with missing.tolerating(partition):
-            lacks.append(await _add_all(made, partition.journal))
+            lacks.append(await _add_all(made, partition.journal, arguments.tenant))
     for tenant in made.tenants | ({arguments.tenant} - {None}) if made.takes_costs else ():
         with missing.tolerating(daemon.of_tenant(tenant)):
             await _add_costs(made, daemon.of_tenant(tenant).store, tenant, periods, rules.cost_life)
@@ -108,7 +108,7 @@ class _Lack(NamedTuple):
     """The orders that attribution has not read yet."""
 
 
-async def _add_all(made: Report, journal: Journal) -> _Lack:
+async def _add_all(made: Report, journal: Journal, tenant: str | None) -> _Lack:
     extent, undecided = await journal.extent(), set()
     position, decided = 0, next((each.position for each in await journal.cursors() if each.name == "attribution"), 0)
     last = await journal.last()  # after the cursor, so that it has the attributions of all decided orders
@@ -119,7 +119,9 @@ async def _add_all(made: Report, journal: Journal) -> _Lack:
         for record in records:
             made.add(record)
             if record.position > decided and record.type == "event" and _ORDER in record.body:
-                undecided.add(record.envelope().id)
+                envelope = record.envelope()
+                if tenant in {None, envelope.tenant}:
+                    undecided.add(envelope.id)
             elif undecided and record.type == "attribution":
                 undecided.discard(record.decode()["orderEventId"])
         position = records[-1].position

@@ -438,6 +438,7 @@ def test_orders_that_attribution_has_not_read_are_told(tmp_path: Path) -> None:
     shop.config.write_text(shop.config.read_text().replace('"session",', '"session", "attribution",'))
     done = run_ingestd("attribution", "report", "--since", "1h", "--json", config=shop.config)
     assert done.stderr == "missing: 1 orders that attribution has not read yet\n"
+    assert "missing" not in shop.command("attribution", "report", "--since", "1h", "--tenant", "other")
     with shop.serve():
         wait_until(lambda: bool(derived(shop, "o-1")))
         assert "missing" not in shop.command("attribution", "report", "--since", "1h")

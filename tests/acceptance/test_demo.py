@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,42 @@ def test_the_report_and_the_page_show_the_events_of_the_shop(visited: tuple[Demo
     assert [each["name"] for each in shown["panels"][0]["filters"]] == ["period", "tenant"]
     assert {"accepted", "duplicate", "invalid", "unknown_key", "unauthorized"} <= {*shown["events"]["byOutcome"]}
     assert {each["operation"] for each in shown["latency"]} >= {"track", "track-batch", "customer-events", "identify"}
+
+
+def worth(value: Mapping[str, Any]) -> Decimal:
+    return Decimal(str(value["revenue"] if value["revenue"] is not None else value["total"] or 0))
+
+
+def test_channels_add_up_to_the_journal(visited: tuple[Demo, str]) -> None:
+    """The sums of the report equal those of an independent count over the exported records."""
+    demo, _ = visited
+    records = [json.loads(line) for line in run_ingestd("events", "export", config=demo.config).stdout.splitlines()]
+    printed = run_ingestd("attribution", "report", "--since", "1h", "--json", "--by", "channel", config=demo.config)
+    rows = [json.loads(line) for line in printed.stdout.splitlines()]
+    sessions: dict[str, list[Any]] = defaultdict(list)
+    money: dict[tuple[str, str], list[Decimal]] = defaultdict(lambda: [Decimal(0)] * 3)
+    orders = {}
+    superseded = {record["attributionId"] for record in records if record.get("reason") == "superseded"}
+    for record in records:
+        if {record["id"], record.get("attributionId")} & superseded:
+            continue
+        if record["type"] in {"event", "identify"}:
+            sessions[record["sessionId"]].append(record)
+        elif record["type"] == "attribution":
+            touchpoint, value = record["touchpoint"], record["value"]
+            orders[record["id"]] = key = (touchpoint["channel"] if touchpoint else "Direct", value["currency"])
+            amounts = [Decimal(1), worth(value), Decimal(0)]
+            money[key] = [a + b for a, b in zip(money[key], amounts, strict=True)]
+        elif record["type"] == "attribution_reversal":
+            money[orders[record["attributionId"]]][2] += worth(record["value"])
+    found = {(row["channel"], row["currency"]): row for row in rows}
+    assert len(money) >= 4
+    assert {key: [row["orders"], row["revenue"], row["reversed"]] for key, row in found.items() if row["orders"]} == {
+        key: [float(each) for each in sums] for key, sums in money.items()
+    }
+    assert sum(row["sessions"] or 0 for row in rows) == len(sessions)
+    visited_by = {each["anonymousId"] for some in sessions.values() for each in some}
+    assert max(row["visitors"] or 0 for row in rows) <= len(visited_by) <= sum(row["visitors"] or 0 for row in rows)
 
 
 def test_the_summary_tells_how_events_were_answered(visited: tuple[Demo, str]) -> None:

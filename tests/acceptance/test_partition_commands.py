@@ -272,6 +272,7 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
         shops.delivered()
         rows = list(map(json.loads, shops.command("attribution", "report", "--since", "1d", "--json").splitlines()))
         assert {row["source"]: row["revenue"] for row in rows} == {"source-0": 10, "source-1": 20, "source-2": 30}
+        assert [(row["sessions"], row["visitors"], row["new"]) for row in rows] == [(1, 1, 1)] * 3
         assert "source-2" in shops.command("attribution", "show", "o-2")
         assert "is not attributed" in shops.run("attribution", "show", "o-7")[1]
         (panel,) = daemon.ops("/status.json").json()["panels"]

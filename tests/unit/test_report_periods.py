@@ -88,6 +88,23 @@ def test_the_time_before_is_of_the_same_length(since: str, until: str, before: t
     assert made.since == begin
 
 
+@pytest.mark.parametrize(
+    ("now_", "before"),
+    [
+        ("2026-11-28T20:15:00Z", ("2026-09-30T22:00:00Z", "2026-10-28T20:15:00Z")),
+        ("2026-03-31T21:30:00Z", ("2026-01-31T23:00:00Z", "2026-02-28T23:00:00Z")),  # February is shorter
+        ("2026-12-01T10:00:00Z", ("2026-10-31T23:00:00Z", "2026-11-01T10:00:00Z")),
+    ],
+)
+def test_the_month_so_far_is_compared_with_that_part_of_the_month_before(
+    monkeypatch: pytest.MonkeyPatch, now_: str, before: tuple[str, str]
+) -> None:
+    monkeypatch.setattr("ingestd.api.times.now", lambda: at(now_))
+    made = periods(f"{now_[:8]}01", compare=True)
+    assert made.before == tuple(map(at, before))
+    assert made.number(made.span.since - 1) == (-1 if made.before.until == made.span.since else None)
+
+
 def test_without_an_end_the_time_before_is_as_long_as_from_then_to_now() -> None:
     made = periods("2h", compare=True)
     assert made.before is not None
