@@ -57,11 +57,15 @@ class Visits:
 
     def learn(self, tenant: str, anonymous_id: str, touch: Touch | None) -> None:
         """Learn that the state has this touchpoint of the visitor. None: the visitor's touchpoints have changed."""
-        self._known.pop((tenant, anonymous_id), None)
-        if touch is not None:
-            if len(self._known) >= _MOST:
+        visitor = tenant, anonymous_id
+        known = self._known.get(visitor)
+        if touch is None:
+            if known is not None:
+                del self._known[visitor]
+        elif known is None or (known.session_id, known.at) != (touch.session_id, touch.at):
+            if known is None and len(self._known) >= _MOST:
                 del self._known[next(iter(self._known))]
-            self._known[tenant, anonymous_id] = Visit(touch.session_id, touch.at, format_time(touch.at))
+            self._known[visitor] = Visit(touch.session_id, touch.at, format_time(touch.at))
 
     def find(
         self, tenant: str, anonymous_id: str, session_id: str | None, now: int, *, reading: bool = True
