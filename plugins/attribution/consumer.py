@@ -97,7 +97,7 @@ class AttributionConsumer(Consumer):
                 if isinstance(each, Erasure):
                     self._visits.clear()
                 elif each.touch is not None:
-                    self._visits.will_change(each.tenant, each.anonymous_id)
+                    self._visits.expect(each.tenant, each.anonymous_id, each.touch)
             await pace.give_way()
         changes: list[Change] = []
         step.done = await self._apply_all(records, found, step, changes, pace)
@@ -162,7 +162,10 @@ class AttributionConsumer(Consumer):
         if touch.named_by == "referrer" and self._visits.has_source(*visitor, touch, seen.received_at):
             return False
         continued = await journeys.touch(*visitor, touch, seen.excluded)
-        self._visits.learn(*visitor, continued)
+        if continued is None:
+            self._visits.forget(*visitor)
+        elif self._visits.is_new(*visitor, continued):
+            self._visits.learn(*visitor, continued, await journeys.room(*visitor))
         return touch.named_by != "referrer" or continued is None
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:

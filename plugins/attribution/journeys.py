@@ -231,6 +231,11 @@ class Journeys:
                 await self._push_whole(referrers, touch.named_by, touch, keep=keep)
         return continued
 
+    async def room(self, tenant: str, anonymous_id: str) -> int:
+        """At least so many further touchpoints of the visitor displace none."""
+        keys = touches_key(tenant, anonymous_id), referrers_key(tenant, anonymous_id)
+        return self._limits.max_touches - max([len(await self._state.window(key)) for key in keys])
+
     async def _of_session(self, key: str, touch: Touch, since: int) -> list[tuple[str, Touch]]:
         """The members of a set of whole touchpoints that are of the same session."""
         if touch.session_id is None:
