@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from ..sources import ClickId, SourceRules
@@ -47,20 +48,22 @@ class Arrivals:
         end = url.find("/", _SCHEME) if isinstance(url, str) else 0
         return end <= 0 or not referrer.startswith(url[: end + 1])  # the same scheme and host
 
-    def of(self, given: Any, page: Any, *, has_dispatch: bool, is_first: bool) -> Arrival | None:
+    def of(self, given: Any, page: Any, *, has_dispatch: bool, is_first: Callable[[], bool]) -> Arrival | None:
         """The arrival of an event with this `context.campaign` and `context.page`, None if it is none.
 
         `is_first` tells whether a referrer would be the first touchpoint of its session.
         """
         campaign, click = NONE, None
         named_by: NamedBy | None = None
-        if given is not None or self.are_named(page):
-            campaign, click = campaign_of(given, page), self._sources.click_id_of(given, page)
+        is_named = self.are_named(page)
+        if given is not None or is_named:
+            campaign = campaign_of(given, page)
+            click = self._sources.click_id_of(given, page if is_named else None)
         if campaign == NONE:
             found: tuple[str, str | None] | None = None
             if click is not None:
                 named_by, found = "click", self._sources.of_click(click.type)
-            elif not has_dispatch and is_first and self.may_be_referred(page):
+            elif not has_dispatch and self.may_be_referred(page) and is_first():
                 named_by, found = "referrer", self._sources.of_referrer(page)
             if found is not None:
                 campaign = (*found, None, None, None)

@@ -97,7 +97,7 @@ class AttributionConsumer(Consumer):
                 if isinstance(each, Erasure):
                     self._visits.clear()
                 elif each.touch is not None:
-                    self._visits.will_change(each.tenant, each.anonymous_id)
+                    self._visits.expect(each.tenant, each.anonymous_id, each.touch)
             await pace.give_way()
         changes: list[Change] = []
         step.done = await self._apply_all(records, found, step, changes, pace)
@@ -159,11 +159,14 @@ class AttributionConsumer(Consumer):
     async def _arrive(self, seen: Seen, touch: Touch, journeys: Journeys) -> bool:
         """Remember a touchpoint. Returns False for a referrer in a session that has a touchpoint."""
         visitor = seen.tenant, seen.anonymous_id
-        if touch.kind == "referrer" and self._visits.has_source(*visitor, touch, seen.received_at):
+        if touch.named_by == "referrer" and self._visits.has_source(*visitor, touch, seen.received_at):
             return False
         continued = await journeys.touch(*visitor, touch, seen.excluded)
-        self._visits.learn(*visitor, continued)
-        return touch.kind != "referrer" or continued is None
+        if continued is None:
+            self._visits.forget(*visitor)
+        elif self._visits.is_new(*visitor, continued):
+            self._visits.learn(*visitor, continued, await journeys.room(*visitor))
+        return touch.named_by != "referrer" or continued is None
 
     async def _decide(self, order: Order, journeys: Journeys, step: Step, changes: list[Change]) -> None:
         rules = self._rules
@@ -323,7 +326,7 @@ async def _load(state: State, found: Sequence[Seen], visits: Visits) -> None:
             is_known = visits.has_source(each.tenant, each.anonymous_id, each.touch, each.received_at)
             if not is_known:
                 new.add((each.tenant, each.anonymous_id))
-            if not is_known or each.touch.kind != "referrer":
+            if not is_known or each.touch.named_by != "referrer":
                 arrived.add((each.tenant, each.anonymous_id))
     visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(

@@ -120,7 +120,7 @@ class Candidates(NamedTuple):
     @property
     def credited(self) -> Sequence[int]:
         """The indices of the touchpoints among which the credit is divided."""
-        others = [index for index, (touch, _) in enumerate(self.touches) if touch.kind != "referrer"]
+        others = [index for index, (touch, _) in enumerate(self.touches) if touch.named_by != "referrer"]
         return others if others and self.is_fallback else range(len(self.touches))
 
     def keeping(self, most: int) -> Candidates:
@@ -216,7 +216,7 @@ class Journeys:
             await self._push_whole(without_key(tenant, anonymous_id), excluded, touch, keep=_MAX_WITHOUT)
         if excluded is not None or touch.at < since:
             return None
-        if touch.kind == "referrer":  # it is the first of its session
+        if touch.named_by == "referrer":  # it is the first of its session
             visit = await self._of_session(referrers, touch, since)
             earlier = next((each for _, each in visit if each.order < touch.order), None)
             continued = earlier or await last_before(self._state, touches, touch, since)
@@ -227,9 +227,14 @@ class Journeys:
             later = [member for member, each in visit if each.order > touch.order]
             if later:
                 await self._state.pull(referrers, later)
-            if touch.kind == "referrer":
-                await self._push_whole(referrers, touch.kind, touch, keep=keep)
+            if touch.named_by == "referrer":
+                await self._push_whole(referrers, touch.named_by, touch, keep=keep)
         return continued
+
+    async def room(self, tenant: str, anonymous_id: str) -> int:
+        """At least so many further touchpoints of the visitor displace none."""
+        keys = touches_key(tenant, anonymous_id), referrers_key(tenant, anonymous_id)
+        return self._limits.max_touches - max([len(await self._state.window(key)) for key in keys])
 
     async def _of_session(self, key: str, touch: Touch, since: int) -> list[tuple[str, Touch]]:
         """The members of a set of whole touchpoints that are of the same session."""
@@ -307,7 +312,7 @@ def _leave_out(touches: list[tuple[Touch, str]], most: int, *, is_fallback: bool
     excess = max(0, len(touches) - most)
     if excess:
         rest = range(1, len(touches))
-        gone = {*sorted(rest, key=lambda index: is_fallback and touches[index][0].kind != "referrer")[:excess]}
+        gone = {*sorted(rest, key=lambda index: is_fallback and touches[index][0].named_by != "referrer")[:excess]}
         touches[:] = [each for index, each in enumerate(touches) if index not in gone]
     return excess
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -122,7 +123,6 @@ def read(
         return _read_erasure(record) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
     context = envelope.context
-    is_first: bool | None = None
     if (
         record.type == "event"
         and envelope.dispatchId is None
@@ -130,7 +130,7 @@ def read(
         and envelope.key not in _ORDER_KEYS
         and envelope.linked is None
         and not arrivals.are_named(context.page)
-        and not (arrivals.may_be_referred(context.page) and (is_first := _is_first(envelope, record, visits)))
+        and not (arrivals.may_be_referred(context.page) and _is_first(envelope, record, visits))
     ):
         return None  # most events end here
     if envelope.anonymousId is None:  # the person has been forgotten
@@ -144,8 +144,12 @@ def read(
     dispatch_id = text_of(envelope.dispatchId)
     touch, excluded = None, None
     if has_visitor:
-        is_first = _is_first(envelope, record, visits) if is_first is None else is_first
-        arrival = arrivals.of(context.campaign, context.page, has_dispatch=dispatch_id is not None, is_first=is_first)
+        arrival = arrivals.of(
+            context.campaign,
+            context.page,
+            has_dispatch=dispatch_id is not None,
+            is_first=partial(_is_first, envelope, record, visits),
+        )
         if arrival is not None:
             named_by, click, excluded = arrival.named_by, arrival.click, arrival.excluded
             touch = Touch(

@@ -95,11 +95,9 @@ def continues(touch: Touch, earlier: Touch) -> bool:
 
     What it lacks does not differ. So a referrer continues any run.
     """
-    return (
-        (touch.kind != "campaign" or (earlier.kind == "campaign" and touch.fields == earlier.fields))
-        and (touch.click is None or touch.click == earlier.click)
-        and touch.dispatch_id in {None, earlier.dispatch_id}
-    )
+    if touch.named_by is None and (fields := touch.fields) != NONE and (fields != earlier.fields or earlier.named_by):
+        return False
+    return touch.click in {None, earlier.click} and touch.dispatch_id in {None, earlier.dispatch_id}
 
 
 def repeats(touches: Iterable[tuple[str, int, Touch]]) -> Collection[str]:
@@ -111,7 +109,7 @@ def repeats(touches: Iterable[tuple[str, int, Touch]]) -> Collection[str]:
     found = set()
     for visitor, since, touch in touches:
         if touch.session_id is None or touch.at < since:
-            if touch.kind == "referrer":
+            if touch.named_by == "referrer":
                 found.add(touch.event_id)
             continue
         run = runs.setdefault((visitor, touch.session_id), [])

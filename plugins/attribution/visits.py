@@ -11,6 +11,7 @@ from .touches import Touch
 __all__ = ["Visit", "Visits"]
 
 _MOST = 10_000  # visitors; 4 MB
+_TOO_MANY = 1 << 30
 
 
 class Visit(NamedTuple):
@@ -19,6 +20,8 @@ class Visit(NamedTuple):
     session_id: str | None
     at: int
     time: str
+    room: int
+    """So many further touchpoints of the visitor displace none."""
 
     def is_surely_before(self, timestamp: str) -> bool:
         """Whether the touchpoint is before an event of this time. Reading the time would tell, but takes longer."""
@@ -31,17 +34,20 @@ class Visits:
 
     A page of one document sends its referrer with each event. Only the first one counts, and this knows it without a
     read of the state. `horizon` is how long touchpoints are remembered, in milliseconds.
+
+    A step reads all its records before it applies them. What is known then still counts if the records between can
+    neither displace the touchpoint nor come before it.
     """
 
     def __init__(self, horizon: int) -> None:
         self._horizon = horizon
         self._known: dict[tuple[str, str], Visit] = {}
-        self._changing: set[tuple[str, str]] = set()
+        self._changes: dict[tuple[str, str], int] = {}
         self._next = 0
 
     def begin(self, position: int) -> None:
         """Begin a step at this position. After a step that failed, or another daemon's, nothing is known."""
-        self._changing.clear()
+        self._changes.clear()
         if position != self._next:
             self._known.clear()
 
@@ -51,17 +57,29 @@ class Visits:
     def clear(self) -> None:
         self._known.clear()
 
-    def will_change(self, tenant: str, anonymous_id: str) -> None:
-        """Say that the step changes the visitor's touchpoints. What is known then does not count for later records."""
-        self._changing.add((tenant, anonymous_id))
+    def expect(self, tenant: str, anonymous_id: str, touch: Touch) -> None:
+        """Say that the step will apply this touchpoint, after the records that were read before."""
+        visitor = tenant, anonymous_id
+        known = self._known.get(visitor)
+        if known is not None:
+            self._changes[visitor] = self._changes.get(visitor, 0) + (1 if touch.at >= known.at else _TOO_MANY)
 
-    def learn(self, tenant: str, anonymous_id: str, touch: Touch | None) -> None:
-        """Learn that the state has this touchpoint of the visitor. None: the visitor's touchpoints have changed."""
+    def is_new(self, tenant: str, anonymous_id: str, touch: Touch) -> bool:
+        """Whether to `learn` this touchpoint."""
+        known = self._known.get((tenant, anonymous_id))
+        return known is None or (known.session_id, known.at) != (touch.session_id, touch.at)
+
+    def learn(self, tenant: str, anonymous_id: str, touch: Touch, room: int) -> None:
+        """Learn that the state has this touchpoint of the visitor, and room for so many others."""
+        self.forget(tenant, anonymous_id)
+        if len(self._known) >= _MOST:
+            del self._known[next(iter(self._known))]
+        visit = Visit(touch.session_id, touch.at, format_time(touch.at), room)
+        self._known[tenant, anonymous_id] = visit
+
+    def forget(self, tenant: str, anonymous_id: str) -> None:
+        """Say that the visitor's touchpoints have changed."""
         self._known.pop((tenant, anonymous_id), None)
-        if touch is not None:
-            if len(self._known) >= _MOST:
-                del self._known[next(iter(self._known))]
-            self._known[tenant, anonymous_id] = Visit(touch.session_id, touch.at, format_time(touch.at))
 
     def find(
         self, tenant: str, anonymous_id: str, session_id: str | None, now: int, *, reading: bool = True
@@ -73,7 +91,7 @@ class Visits:
         known = self._known.get((tenant, anonymous_id))
         if known is None or known.session_id != session_id or known.at < now - self._horizon:
             return None
-        return None if reading and (tenant, anonymous_id) in self._changing else known
+        return None if reading and self._changes.get((tenant, anonymous_id), 0) > known.room else known
 
     def has_source(self, tenant: str, anonymous_id: str, touch: Touch, now: int) -> bool:
         """Whether the session of a touchpoint is known to have an earlier one, once the records before are applied."""

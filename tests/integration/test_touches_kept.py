@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from binascii import a2b_base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from ingestd.api.store import Store, state_key
 from ingestd.plugins.attribution.packing import add_touch, read_touches
-from ingestd.plugins.attribution.touches import Touch, repeats
+from ingestd.plugins.attribution.touches import NamedBy, Touch, repeats
+from ingestd.plugins.sources import ClickId
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.plugins.stores.sqlite.sweep import GRACE, PAUSE, Sweeper
 
@@ -26,7 +29,10 @@ def touch(chance: random.Random, position: int, at: int) -> Touch:
     """A touch with one of few campaigns and one of few sessions."""
     session = str(UUID(int=chance.randrange(5)))
     source, name = chance.choice(["news", "search"]), chance.choice(["autumn", "winter", None])
-    return Touch(position, at, str(UUID(int=position)), session, source, None, name, None, None, None)
+    click = chance.choice([None, None, ClickId("gclid", str(position % 4))])
+    named_by: NamedBy | None = None if click is None else chance.choice([None, "click"])
+    more = None, None, None, named_by, click
+    return Touch(position, at, str(UUID(int=position)), session, source, None, name, *more)
 
 
 @asynccontextmanager
@@ -92,3 +98,12 @@ async def test_after_the_sweep_of_expired_touches_nothing_is_left(tmp_path: Path
         for key in range(20):  # other keys evict it from the cache
             await backend.store.begin(START).get(f"other:{key}")
         assert await backend.store.begin(START).window(KEY) == []
+
+
+async def test_an_earlier_version_reads_the_event_id_before_a_click_id(tmp_path: Path) -> None:
+    """It reads all of the member that follows the session and the campaign as base 64."""
+    async with sqlite(tmp_path) as backend:
+        campaign = Touch(1, START, str(UUID(int=7)), None, "a", None, None, None, None, None)
+        await add(backend.store, replace(campaign, click=ClickId("gclid", "x")), START)
+        (member, _), *_ = await backend.store.begin(START).window(KEY)
+    assert UUID(bytes=a2b_base64(member.split(".", 2)[2] + "==")) == UUID(int=7)
