@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -21,6 +21,7 @@ from ingestd.api.store import State, Store
 from ingestd.api.times import now
 
 from ..auth.key_registry import has_server_keys
+from ..reports.commands import ReadRecord
 from ..reports.commands import register as register_report
 from ..reports.periods import TimeZone
 from .commands import register as register_attribution_commands
@@ -88,10 +89,11 @@ class AttributionPlugin:
         )
         self._consumer = AttributionConsumer(rules)
         self._exclusions = exclusions
+        self._read: ReadRecord = lambda record, unusable: read(record, exclusions, unusable)
         self._horizon = rules.limits.horizon
         self._model = options.model
         self._orders = options.orders
-        self._config_path = ""  # given by `startup`
+        self._daemon: Daemon | None = None  # given by `startup`
         self._time_zone = options.time_zone
 
     @hookimpl
@@ -101,18 +103,25 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands)
-        exclusions = self._exclusions
-        register_report(commands, lambda record, unusable: read(record, exclusions, unusable), self._time_zone)
+        register_report(commands, self._read, self._time_zone)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
         self._consumer.tally = _counted(daemon.registry)
         self._consumer.unusable_ids = daemon.unusable_ids
-        self._config_path = daemon.config_path
+        self._daemon = daemon
+
+    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> Mapping[str, Any]:
+        """The members of /sales.json, for the page of marketers. Raises `BadRequest`, `Unavailable`."""
+        from ..reports.sales import Shop, make_sales  # here: commands need none of it
+
+        assert self._daemon is not None
+        return await make_sales(Shop(self._daemon, self._read, self._time_zone), given, pause)
 
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
-        return await show(store, self._model, self._config_path, selection)
+        assert self._daemon is not None
+        return await show(store, self._model, self._daemon.config_path, selection)
 
     @hookimpl
     async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
