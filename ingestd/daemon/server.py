@@ -30,6 +30,7 @@ from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.demand import Demand
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
@@ -195,8 +196,9 @@ class Server:
             ingest = Ingest(pipeline, config.http, config.logs, metrics, generation.plugins.intakes)
             problem = partial(self._problem, ingest, health)
             register_all(
-                generation.plugins.manager, "register_routes", self._for_operators(problem, health, retentions)
-            )
+                generation.plugins.manager, "register_routes",
+                self._for_operators(problem, health, retentions, [each.demand for each in backpressures]),
+            )  # fmt: skip
             show = partial(self._show, consumers, sizes)
             show(generation)
             hosts = OwnHosts(config.ops)
@@ -294,12 +296,14 @@ class Server:
         await self._backends.remember_store()
         return missing
 
-    def _for_operators(self, problem: Callable[[], str | None], health: Health, retentions: Retentions) -> Operators:
+    def _for_operators(
+        self, problem: Callable[[], str | None], health: Health, retentions: Retentions, demands: Sequence[Demand]
+    ) -> Operators:
         return Operators(
             self._operators, self._generation.config, self._generation.validator, self.config_path,
             lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
             self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
-            self.unusable_ids, self._outcomes, self.watch,
+            self.plugin, demands, self.unusable_ids, self._outcomes, self.watch,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:

@@ -17,6 +17,7 @@ from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
+from ingestd.pipeline.demand import Demand
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
@@ -85,6 +86,10 @@ class Operators:
     """The store over all partitions."""
     hooks: Callable[[], Hooks]
     """The hooks of the present generation."""
+    plugin: Callable[[str], object | None]
+    """The loaded plugin of that name, or None."""
+    demands: Sequence[Demand]
+    """What events want of the event loop, of each partition: long work for operators gives way to them."""
     unusable_ids: UnusableIds
     outcomes: Outcomes
     watch: Watch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
 
@@ -108,9 +108,8 @@ class AttributionPlugin:
         self._rules = rules
         self._model = options.model
         self._orders = options.orders
-        self._config_path = ""  # given by `startup`
-        self._time_zone = options.time_zone
-        self._order_memory = rules.order_memory
+        self._daemon: Daemon | None = None  # given by `startup`
+        self._report_rules = ReportRules(self._read, rules.channels, options.time_zone, rules.order_memory)
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -119,8 +118,7 @@ class AttributionPlugin:
     @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands, self._rules.channels)
-        rules = ReportRules(self._read, self._rules.channels, self._time_zone, self._order_memory)
-        register_reports(commands, rules)
+        register_reports(commands, self._report_rules)
         register_channel_command(commands, self._sources, self._rules.channels, self._exclusions)
 
     def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
@@ -130,11 +128,19 @@ class AttributionPlugin:
     def startup(self, daemon: Daemon) -> None:
         self._consumer.tally = _counted(daemon.registry)
         self._consumer.unusable_ids = daemon.unusable_ids
-        self._config_path = daemon.config_path
+        self._daemon = daemon
+
+    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> Mapping[str, Any]:
+        """The members of /sales.json, for the page of marketers. Raises `BadRequest`, `Unavailable`."""
+        from ..reports.sales import Shop, make_sales  # here: commands need none of it
+
+        assert self._daemon is not None
+        return await make_sales(Shop(self._daemon, self._report_rules), given, pause)
 
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
-        return await show(store, self._model, self._config_path, selection)
+        assert self._daemon is not None
+        return await show(store, self._model, self._daemon.config_path, selection)
 
     @hookimpl
     async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:

@@ -14,6 +14,7 @@ from .disclosure import Disclosure, disclosure_of
 from .journeys import JourneyReader
 from .live import LiveEvents
 from .page_routes import page_routes
+from .sales import Sales
 
 __all__ = ["Console"]
 
@@ -33,7 +34,11 @@ class Console(OperatorsPart):
             operators.hooks, operators.partitions, operators.placements, operators.unusable_ids,
             disclosure=self._disclosure,
         )  # fmt: skip
-        self.routes = [*page_routes(self._overview.render, self._live), *data_routes(journeys, self._dead_letters)]
+        self._sales = Sales(operators.plugin, operators.demands)
+        self.routes = [
+            *page_routes(self._overview.render, self._live),
+            *data_routes(journeys, self._dead_letters, self._sales),
+        ]
 
     def _disclosure(self) -> Disclosure:
         return self._live.disclosure
@@ -47,6 +52,7 @@ class Console(OperatorsPart):
 
     def forget(self) -> None:
         self._live.forget()
+        self._sales.forget()
 
     def close(self) -> None:
         self._live.close()

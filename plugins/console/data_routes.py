@@ -1,4 +1,4 @@
-"""The data of two views of the operators' page, for the page and for scripts: /journey.json and /dead-letters.json."""
+"""The data of three views, for the page and for scripts: /sales.json, /journey.json and /dead-letters.json."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ingestd.http.operators import OpsRoute
 from .dead_letters import DeadLetterPages, LetterBound
 from .journeys import JourneyReader
 from .page_routes import ForPage
+from .sales import Sales
 
 __all__ = ["data_routes"]
 
@@ -91,8 +92,19 @@ class DeadLettersHandler(_DataHandler):
         return None if plain is None else LetterBound("", plain)
 
 
-def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages) -> Sequence[OpsRoute]:
+class SalesHandler(_DataHandler):
+    """Orders, revenue and sessions of a period."""
+
+    def initialize(self, sales: Sales) -> None:
+        self.sales = sales
+
+    async def make(self) -> bytes:
+        return await self.sales.render({name: self.parameter(name) or "" for name in self.request.query_arguments})
+
+
+def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages, sales: Sales) -> Sequence[OpsRoute]:
     return [
+        (r"/sales\.json/?", SalesHandler, {"sales": sales}),
         (r"/journey\.json/?", JourneyHandler, {"journeys": journeys}),
         (r"/dead-letters\.json/?", DeadLettersHandler, {"dead_letters": dead_letters}),
     ]

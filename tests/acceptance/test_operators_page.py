@@ -220,6 +220,23 @@ def test_the_status_has_the_figures_of_the_report(selling: tuple[Shop, Daemon], 
     assert {table["title"] for table in tables} == {row["currency"] for row in told if row["orders"]}
 
 
+@pytest.mark.parametrize("tenant", ["", "outlet"])
+def test_the_sales_are_those_of_the_command(selling: tuple[Shop, Daemon], tenant: str) -> None:
+    daemon = selling[1]
+    sales = daemon.ops(f"/sales.json?days=7&tenant={tenant}").json()
+    told = run_ingestd(*shlex.split(sales["command"])[1:], "--json").stdout.splitlines()
+    needs_all = {"new", "returning"}
+    rows = [{name: each for name, each in json.loads(line).items() if name not in needs_all} for line in told]
+    assert sales["rows"] == rows
+    assert (sales["tenant"], sales["tenants"], sales["notes"]) == (tenant or None, ["outlet", "shop"], [])
+    assert sum(row["net"] for row in sales["rows"] if row["currency"] == "EUR") == (4975 if tenant else 5004.7)
+    assert sum(sales["course"]["currencies"]["EUR"]["net"]) == (4975 if tenant else 5004.7)
+    assert daemon.ops("/sales.json?days=8").status == 400
+    assert (
+        daemon.request("GET", "/sales.json", None, port=daemon.ops_port, headers={"Origin": "http://x"}).status == 403
+    )
+
+
 def test_no_tenant_sees_another_and_an_unknown_one_sees_nothing(selling: tuple[Shop, Daemon]) -> None:
     _, daemon = selling
     for tenant in ("SHOP", "shop ", "*", "x" * 1000, "%00", "%C3%A9"):
@@ -338,6 +355,35 @@ ROWS = """[...document.querySelectorAll('#panels tbody tr')]
     .map(row => [...row.cells].map(cell => cell.firstChild.textContent))"""
 NEWSLETTER = ["newsletter", "1", "40.50", "10.80", "29.70"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = browser.tab(width=width, height=844, dark=dark)
+    tab.open(f"http://127.0.0.1:{selling[1].ops_port}/#sales")
+    tab.wait_for("document.getElementById('sales-result')?.hidden === false")
+    figure = "document.querySelector('#sales-figures dd')"
+    assert tab.evaluate(f"{figure}.textContent") == "5,004.70EUR"
+    assert tab.evaluate(f"{figure}.getBoundingClientRect().bottom") < 300  # the first thing
+    assert "and 19.90 CZK" in tab.evaluate("document.getElementById('sales-figures').textContent")
+    rows = "[...document.querySelectorAll('#sales-table tbody th')].map(each => each.textContent)"
+    assert tab.evaluate(rows) == ["(no channel)", "Direct"]
+    tab.evaluate("document.querySelector('#sales-table button').focus()")
+    tab.press("Enter")
+    assert tab.evaluate(rows) == ["(no channel)", "search", "newsletter", "Direct"]
+    assert tab.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    tab.evaluate("document.getElementById('sales-course-details').open = true")
+    tab.wait_for("document.querySelectorAll('#sales-course-table tbody tr').length === 7")
+    assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert [each for each in tab.contrasts() if each[0] < 4.5] == []
+    unnamed = {"button", "combobox", "checkbox", "region", "table", "image", "columnheader", "rowheader"}
+    assert [role for role, name in tab.accessibility() if role in unnamed and not name] == []
+    tab.evaluate("location.hash = '#sales?days=1&tenant=outlet&currency=EUR'")
+    tab.wait_for(f"{figure}?.textContent === '4,975.00EUR'")
+    assert tab.evaluate("document.getElementById('sales-days').value") == "1"
+    tab.evaluate("location.hash = '#sales?since=2099-01-01&until=2099-01-02'")
+    tab.wait_for("document.getElementById('sales-told').textContent.startsWith('The period ends before')")
+    assert tab.complaints in ([], ["Failed to load resource: the server responded with a status of 400 (Bad Request)"])
 
 
 def test_a_browser_keeps_period_and_tenant_in_the_address(selling: tuple[Shop, Daemon], browser: Browser) -> None:

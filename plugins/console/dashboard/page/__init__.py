@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 __all__ = ["Page", "page"]
 
-VIEWS = ("overview.html", "events.html", "journey.html", "dead_letters.html")
+VIEWS = ("sales.html", "overview.html", "events.html", "journey.html", "dead_letters.html")
 SCRIPTS = (
-    "frame.js", "uplot/uPlot.iife.min.js", "charts.js", "page.js", "events.js", "journey.js", "dead_letters.js",
+    "frame.js", "uplot/uPlot.iife.min.js", "charts.js", "page.js", "sales.js", "events.js", "journey.js",
+    "dead_letters.js",
 )  # fmt: skip
 """`frame.js` has what the others use. `page.js` is the overview."""
 

@@ -1,0 +1,350 @@
+"use strict";
+// The view of marketers: revenue, orders and sessions of a period, over time and by channel, source and campaign.
+{
+  const PATIENCE_FOR_SALES = 300000; // a large journal takes its time, and events go first
+  const MOST_ROWS = 50; // of one level: callers choose the names of campaigns
+  const SVG = "http://www.w3.org/2000/svg";
+  const HEIGHT = 160; // pixels of the chart
+
+  let asked = ""; // the parameters of the answer that is shown or awaited
+  let sales = null; // the newest answer
+  let currency = "";
+  const opened = new Set(); // the keys of the rows that are open
+
+  // Requests
+
+  function enter(parameters) {
+    const since = parameters.get("since");
+    at("sales-days").value = since ? "" : parameters.get("days") ?? "7";
+    if (since) [at("sales-since").value, at("sales-until").value] = [since, parameters.get("until") ?? ""];
+    at("sales-compare").checked = parameters.get("compare") !== "0";
+    currency = parameters.get("currency") ?? currency;
+    showDates();
+    ask(parameters.get("tenant") ?? "");
+  }
+
+  function wanted(tenant) {
+    const days = at("sales-days").value;
+    const parameters = new URLSearchParams(days ? { days } : { since: at("sales-since").value, until: at("sales-until").value });
+    if (!at("sales-compare").checked) parameters.set("compare", "0");
+    if (tenant) parameters.set("tenant", tenant);
+    return parameters;
+  }
+
+  async function ask(tenant = at("sales-tenant").value) {
+    const text = (asked = wanted(tenant).toString());
+    tell("Reading the journal …");
+    at("view-sales").setAttribute("aria-busy", "true");
+    try {
+      const answer = await askDaemon(`sales.json?${text}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
+      const given = await answer.json();
+      if (asked !== text) return;
+      sales = answer.ok ? given : null;
+      if (sales) show();
+      else refuse(foreign(given.error, 400));
+    } catch {
+      if (asked === text) refuse("The daemon does not answer.");
+    }
+    at("view-sales").removeAttribute("aria-busy");
+  }
+
+  function refuse(text) {
+    at("sales-result").hidden = true;
+    at("sales-figures").replaceChildren();
+    at("sales-notes").replaceChildren();
+    tell(text);
+  }
+
+  function tell(text) {
+    setText(at("sales-told"), text);
+    say(text);
+  }
+
+  function choose() {
+    const parameters = wanted(at("sales-tenant").value);
+    if (currency) parameters.set("currency", currency);
+    setParameters(parameters);
+    ask();
+  }
+
+  // Sums. Amounts are added up in cents.
+
+  const cents = (amount) => Math.round((amount ?? 0) * 100);
+  const currencies = () => [...new Set(sales.rows.map((each) => each.currency ?? ""))];
+  const inCurrency = () => sales.rows.filter((each) => (each.currency ?? "") === currency);
+
+  function sum(rows, everywhere) {
+    const add = (some, name) => some.reduce((all, each) => all + cents(each[name]), 0) / 100;
+    const [net, orders, sessions] = [add(rows, "net"), add(rows, "orders"), add(everywhere, "sessions")];
+    const all = add(everywhere, "orders");
+    const before = sales.before && {
+      net: add(rows, "net_before"), orders: add(rows, "orders_before"),
+      sessions: add(everywhere, "sessions_before"), all: add(everywhere, "orders_before"),
+    };
+    return { net, orders, sessions, all, before, ...rates(net, orders, sessions, all) };
+  }
+
+  function rates(net, orders, sessions, all) {
+    return { average: orders ? net / orders : null, conversion: sessions ? all / sessions : null };
+  }
+
+  // The rows of channels, of their sources, and of the campaigns of these.
+  function tree() {
+    const root = { children: new Map(), rows: [], everywhere: [] };
+    for (const row of sales.rows) {
+      let node = root;
+      let key = "";
+      for (const { name, sub } of path(row)) {
+        key += `/${JSON.stringify([name, sub])}`;
+        if (!node.children.has(key)) node.children.set(key, { key, name, sub, children: new Map(), rows: [], everywhere: [] });
+        node = node.children.get(key);
+        node.everywhere.push(row);
+        if ((row.currency ?? "") === currency) node.rows.push(row);
+      }
+    }
+    return root;
+  }
+
+  function path({ kind, channel, source, medium, name }) {
+    const first = { name: channel ?? "(no channel)", sub: "" };
+    if (kind !== "campaign") return [first];
+    const found = [first, { name: source ?? "(no source)", sub: "" }];
+    if (name !== null || medium !== null) found.push({ name: name ?? "(no name)", sub: medium ?? "" });
+    return found;
+  }
+
+  // What is shown
+
+  const amountOf = (value) => (value === null ? "–" : `${money(value, 2)}${currency ? ` ${foreign(currency)}` : ""}`);
+  const ordersOf = (value) => money(value, Number.isInteger(value) ? 0 : 2);
+  const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
+
+  function changeOf(now, before) {
+    if (before === null || before === undefined) return "";
+    if (!before) return now ? "none before" : "";
+    const change = (100 * (now - before)) / Math.abs(before);
+    return `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(change > -10 && change < 10 ? 1 : 0)} %`;
+  }
+
+  function show() {
+    showChoices();
+    const { since, until, zone, before, notes, tenant, command } = sales;
+    const days = since === until ? since : `${since} to ${until}`;
+    const earlier = before ? `, compared with ${before.join(" to ")}` : "";
+    tell(`${days}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
+    at("sales-notes").replaceChildren();
+    for (const note of notes) child(at("sales-notes"), "li", "", foreign(note, 300));
+    showFigures();
+    showCourse();
+    showTable();
+    setText(at("sales-command"), `Orders count in the period in which they were received, with all their refunds. The command “${visible(command)}” has the same figures.`);
+    at("sales-result").hidden = false;
+  }
+
+  function showChoices() {
+    const known = currencies();
+    if (!known.includes(currency)) currency = sales.rows.find((each) => each.sessions !== null)?.currency ?? known[0] ?? "";
+    fillChoice("sales-currency", known.map((each) => [each, each || "No currency"]), currency, known.length > 1);
+    const { tenants, tenant } = sales;
+    const listed = tenant && !tenants.includes(tenant) ? [...tenants, tenant] : tenants;
+    fillChoice("sales-tenant", [["", "All tenants"], ...listed.map((each) => [each, each])], tenant ?? "", listed.length > 1);
+    for (const name of ["since", "until"]) {
+      at(`sales-${name}`).max = sales.today;
+      if (at("sales-days").value) at(`sales-${name}`).value = sales[name];
+    }
+  }
+
+  function fillChoice(id, options, chosen, isUseful) {
+    const box = at(id);
+    const shape = JSON.stringify(options);
+    if (box.dataset.shape !== shape) {
+      box.dataset.shape = shape;
+      box.replaceChildren(...options.map(([value, title]) => new Option(foreign(title), value)));
+    }
+    box.value = chosen;
+    box.parentElement.hidden = !isUseful;
+  }
+
+  function showFigures() {
+    const all = sum(inCurrency(), sales.rows);
+    const { before } = all;
+    const earlier = before && rates(before.net, before.orders, before.sessions, before.all);
+    const others = currencies().filter((each) => each !== currency);
+    const further = others.map((each) => {
+      const net = sales.rows.filter((row) => (row.currency ?? "") === each).reduce((added, row) => added + cents(row.net), 0) / 100;
+      return `${money(net, 2)} ${foreign(each || "without currency")}`;
+    });
+    const figures = [
+      ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...further.map((each) => `and ${each}`)]],
+      ["Orders", ordersOf(all.orders), others.length ? `in ${foreign(currency || "no currency")}` : "", [changeOf(all.orders, before?.orders)]],
+      ["Average order", all.average === null ? "–" : money(all.average, 2), foreign(currency), [changeOf(all.average ?? 0, earlier?.average)]],
+      ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, earlier?.conversion)]],
+      ["Sessions", count(all.sessions), "", [changeOf(all.sessions, before?.sessions)]],
+      ["Visitors", count(sales.visitors), "", []],
+    ];
+    at("sales-figures").replaceChildren();
+    for (const [name, value, unit, more] of figures) {
+      const box = child(at("sales-figures"), "div", "");
+      child(box, "dt", "", name);
+      const figure = child(box, "dd", "", value);
+      if (unit) child(figure, "small", "", unit);
+      child(box, "dd", "more", more.filter(Boolean).join(", ") || "\u00a0");
+    }
+  }
+
+  const COLUMNS = [
+    ["Net revenue", (each) => money(each.net, 2), (each) => changeOf(each.net, each.before?.net)],
+    ["Orders", (each) => ordersOf(each.orders), (each) => changeOf(each.orders, each.before?.orders)],
+    ["Average order", (each) => (each.average === null ? "–" : money(each.average, 2)), () => ""],
+    ["Sessions", (each) => count(each.sessions), (each) => changeOf(each.sessions, each.before?.sessions)],
+    ["Conversion", (each) => percent(each.conversion), () => ""],
+  ];
+
+  function showTable() {
+    const { tHead: head, tBodies: [body], tFoot: foot } = at("sales-table");
+    head.rows[0].replaceChildren();
+    for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...COLUMNS.map(([each]) => each)]) {
+      const cell = head.rows[0].appendChild(make("th", title.startsWith("Channel") ? "" : "num", "columnheader"));
+      cell.scope = "col";
+      cell.textContent = title;
+    }
+    const focused = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    body.replaceChildren();
+    const whole = tree();
+    const most = Math.max(0, ...[...whole.children.values()].map((each) => sum(each.rows, each.everywhere).net));
+    addRows(body, whole, 0, most);
+    foot.replaceChildren();
+    addCells(foot.appendChild(make("tr", "", "row")), "Total", "", sum(inCurrency(), sales.rows), 0);
+    if (focused !== null) body.querySelector(`button[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  function addRows(body, node, level, most) {
+    const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)]);
+    rows.sort(([, one], [, other]) => other.net - one.net || other.orders - one.orders || other.sessions - one.sessions);
+    for (const [each, sums] of rows.slice(0, MOST_ROWS)) {
+      const line = body.appendChild(make("tr", `level-${level}`, "row"));
+      const head = addCells(line, foreign(each.name), foreign(each.sub), sums, most);
+      if (!each.children.size) continue;
+      const isOpen = opened.has(each.key);
+      const button = make("button", "opens");
+      button.type = "button";
+      button.dataset.key = each.key;
+      button.setAttribute("aria-expanded", String(isOpen));
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        if (!opened.delete(each.key)) opened.add(each.key);
+        showTable();
+      });
+      if (isOpen) addRows(body, each, level + 1, most);
+    }
+    const hidden = rows.length - MOST_ROWS;
+    if (hidden > 0) {
+      const cell = body.appendChild(make("tr", `level-${level}`, "row")).appendChild(make("th", "", "rowheader"));
+      cell.scope = "row";
+      cell.colSpan = COLUMNS.length + 1;
+      cell.textContent = `${plural(hidden, "further row")}, with less revenue`;
+    }
+  }
+
+  function addCells(line, name, sub, sums, most) {
+    const head = line.appendChild(make("th", "", "rowheader"));
+    head.scope = "row";
+    head.append(name);
+    if (sub) child(head, "span", "sub", sub);
+    COLUMNS.forEach(([title, text, change], place) => {
+      const cell = line.appendChild(make("td", "num", "cell"));
+      cell.dataset.title = title;
+      cell.append(text(sums));
+      const changed = sums.before ? change(sums) : "";
+      if (changed) child(cell, "span", "sub", changed);
+      if (place || most <= 0) return;
+      const bar = child(cell, "span", "bar");
+      bar.setAttribute("aria-hidden", "true");
+      child(bar, "i", "").style.width = `${100 * Math.max(0, Math.min(1, sums.net / most))}%`;
+    });
+    return head;
+  }
+
+  // The chart: a bar for each day or hour, and a mark for the same one of the time before.
+
+  function showCourse() {
+    const { course } = sales;
+    const measure = at("sales-measure").value;
+    const host = measure === "sessions" ? course : course.currencies[currency] ?? {};
+    const now = host[measure] ?? course.labels.map(() => 0);
+    const before = sales.before ? host[`${measure}_before`] ?? course.labels.map(() => 0) : null;
+    const format = measure === "net" ? amountOf : measure === "orders" ? ordersOf : count;
+    const top = Math.max(...now, ...(before ?? [0]));
+    const box = at("sales-course");
+    box.replaceChildren();
+    child(box, "p", "scale", top ? format(top) : "");
+    const drawing = box.appendChild(document.createElementNS(SVG, "svg"));
+    drawing.setAttribute("width", "100%");
+    drawing.setAttribute("height", String(HEIGHT));
+    drawing.setAttribute("role", "img");
+    const title = at("sales-measure").selectedOptions[0].text;
+    drawing.setAttribute("aria-label", `${title} by ${course.unit}. A table is below.`);
+    const add = (host, tag, names, attributes) => {
+      const made = host.appendChild(document.createElementNS(SVG, tag));
+      if (names) made.setAttribute("class", names);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+      return made;
+    };
+    add(drawing, "line", "", { x1: 0, x2: "100%", y1: 0.5, y2: 0.5 });
+    add(drawing, "line", "", { x1: 0, x2: "100%", y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 });
+    const width = 100 / now.length;
+    const height = (value) => (top > 0 ? (Math.max(0, value) / top) * (HEIGHT - 2) : 0);
+    now.forEach((value, index) => {
+      const group = add(drawing, "g", "", {});
+      const earlier = before ? `; before: ${format(before[index])}` : "";
+      add(group, "title", "", {}).textContent = `${course.labels[index]}: ${format(value)}${earlier}`;
+      add(group, "rect", "all", { x: `${width * index}%`, width: `${width}%`, y: 0, height: HEIGHT });
+      add(group, "rect", "now", { x: `${width * (index + 0.12)}%`, width: `${width * 0.76}%`, y: HEIGHT - 1 - height(value), height: height(value) });
+      if (before?.[index]) add(group, "rect", "before", { x: `${width * (index + 0.04)}%`, width: `${width * 0.92}%`, y: HEIGHT - 2 - height(before[index]), height: 2 });
+    });
+    const ends = child(box, "p", "ends");
+    child(ends, "span", "", course.labels[0]);
+    if (before) child(ends, "span", "", "Lines are the time before.");
+    child(ends, "span", "", course.labels.at(-1));
+    showCourseTable();
+  }
+
+  function showCourseTable() {
+    if (!at("sales-course-details").open) return;
+    const { course } = sales;
+    const host = course.currencies[currency] ?? {};
+    const value = (list, index, format) => format(list?.[index] ?? 0);
+    fillRows(at("sales-course-table"), {
+      caption: "Over time",
+      hideCaption: true,
+      columns: [{ title: course.unit === "hour" ? "Hour" : "Day" }, ...["Net revenue", "Orders", "Sessions"].map((title) => ({ title, num: true }))],
+      rows: course.labels.map((label, index) => [label, value(host.net, index, amountOf), value(host.orders, index, ordersOf), value(course.sessions, index, count)]),
+    });
+  }
+
+  // Choices
+
+  function showDates() {
+    for (const each of document.querySelectorAll(".sales-dates")) each.hidden = at("sales-days").value !== "";
+  }
+
+  at("sales-days").addEventListener("change", () => {
+    showDates();
+    if (at("sales-days").value) choose();
+    else at("sales-since").focus();
+  });
+  at("sales-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    choose();
+  });
+  at("sales-tenant").addEventListener("change", choose);
+  at("sales-compare").addEventListener("change", choose);
+  at("sales-currency").addEventListener("change", () => {
+    currency = at("sales-currency").value;
+    show();
+  });
+  at("sales-measure").addEventListener("change", () => sales && showCourse());
+  at("sales-course-details").addEventListener("toggle", () => sales && showCourseTable());
+  addView("sales", { title: "Sales", enter });
+}

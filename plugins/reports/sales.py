@@ -1,0 +1,198 @@
+"""The sales of some days for the page of marketers: a report by channel, source and campaign, and its course."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from ingestd.api import times
+from ingestd.api.backend import MissingPartitions
+from ingestd.api.errors import BadRequest
+from ingestd.api.events import Record
+from ingestd.api.hookspecs import Daemon
+
+from ..attribution.reading import Seen
+from ..attribution.rollups import read_tenants
+from ..attribution.touches import Touch
+from .course import Course
+from .periods import Periods
+from .recent import Starts, find_starts, pages
+from .report import Report, columns_of
+from .rules import ReportRules
+from .text import Form, members
+
+__all__ = ["Shop", "make_sales"]
+
+_BY = ("channel", "source", "medium", "campaign")
+_MOST = 1_000_000  # records of one report: some 15 s of CPU
+_FEW = 8  # records between two looks at the clock
+_LONGEST = 400  # days
+_CHOICES = ("1", "7", "30")
+_DAY = 86_400_000
+_NEED_ALL = {"new", "returning"}  # of earlier orders too, which are not read
+
+
+class Shop(NamedTuple):
+    """What a report is made of, and by which rules."""
+
+    daemon: Daemon
+    rules: ReportRules
+    most: int = _MOST
+    """The most records that a report reads."""
+
+    def today(self) -> date:
+        return datetime.fromtimestamp(times.now() / 1000, self.rules.time_zone.zone).date()
+
+    def read_touch(self, record: Record) -> Touch | None:
+        seen = self.rules.read(record, self.daemon.unusable_ids)
+        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
+
+    def is_visitor(self, visitor: str) -> bool:
+        return visitor not in self.daemon.unusable_ids
+
+
+class _Query(NamedTuple):
+    first: date
+    last: date
+    """Included."""
+    compare: bool
+    tenant: str | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], today: date) -> _Query:
+        """The query of the page's parameters. Raises `BadRequest`."""
+        compare, tenant = given.get("compare") != "0", given.get("tenant") or None
+        if not given.get("since"):
+            days = given.get("days") or "7"
+            if days not in _CHOICES:
+                raise BadRequest("The parameter days is 1, 7 or 30.")
+            return cls(today - timedelta(days=int(days) - 1), today, compare, tenant)
+        try:
+            first, last = (date.fromisoformat(given.get(name) or f"{today}") for name in ("since", "until"))
+        except ValueError:
+            raise BadRequest("The parameters since and until are dates, such as 2026-11-01.") from None
+        last = min(last, today)
+        if first > last:
+            raise BadRequest("The period ends before it begins, or lies in the future.")
+        if (last - first).days >= _LONGEST:
+            raise BadRequest(
+                f"A period has at most {_LONGEST} days. The command “ingestd attribution report” takes more."
+            )
+        return cls(first, last, compare, tenant)
+
+    def command(self, config: str) -> str:
+        """The command with the same figures."""
+        words = ["ingestd", "attribution", "report", "--since", f"{self.first}", "--until", f"{self.last}"]
+        words += ["--by", ",".join(_BY), *(["--compare"] if self.compare else [])]
+        words += [] if self.tenant is None else ["--tenant", self.tenant]
+        return shlex.join([*words, "--config", config])
+
+
+class _Reports:
+    """The reports of one query: by campaign, and by parts of the period."""
+
+    def __init__(self, shop: Shop, query: _Query) -> None:
+        self.periods = periods = Periods(query.first, query.last, shop.rules.time_zone, compare=query.compare)
+        self.since = periods.since - _DAY  # a session that began before the period has an event in this day
+        self._query = query
+        self._course = Course(periods, shop.rules.time_zone)
+        common: dict[str, Any] = {
+            "is_visitor": shop.is_visitor, "channel": shop.rules.channel, "tenant": query.tenant,
+            "since": self.since, "until": periods.until,
+        }  # fmt: skip
+        self._whole = Report(columns_of(_BY), numbers=periods.number, read_touch=shop.read_touch, **common)
+        self._parts = Report(
+            ["channel"], numbers=self._course.number, first=self._course.first, read_touch=lambda record: None, **common
+        )
+
+    def add(self, record: Record) -> None:
+        self._whole.add(record)
+        self._parts.add(record)
+
+    def members(self) -> dict[str, Any]:
+        """The sums. A thread beside the event loop calls this: those of many orders take a while."""
+        periods, whole, compare = self.periods, self._whole, self._query.compare
+        form = Form(columns_of(_BY), compare=compare)
+        return {
+            "since": f"{self._query.first}",
+            "until": f"{self._query.last}",
+            "before": None
+            if (before := periods.before) is None
+            else [periods.text(at)[:10] for at in (before.since, before.until - 1)],
+            "rows": [
+                {name: value for name, value in members(line, form).items() if name not in _NEED_ALL}
+                for line in whole.lines(compare=compare)
+            ],
+            "visitors": whole.visitors,
+            "notCounted": whole.not_counted,
+            "course": self._course.members(self._parts.lines()),
+        }
+
+
+async def make_sales(shop: Shop, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> dict[str, Any]:
+    """The members of /sales.json, for the parameters of the page. `pause` lets events go first, if it is time.
+
+    If there are too many records, the comparison is left out, and then the earliest days.
+    Raises `BadRequest`, `Unavailable`.
+    """
+    asked = query = _Query.parse(given, shop.today())
+    partitions = shop.daemon.partitions if query.tenant is None else shop.daemon.all_of_tenant(query.tenant)
+    missing = MissingPartitions(partitions)
+    while True:
+        reports = _Reports(shop, query)
+        starts = await find_starts(partitions, missing, reports.since, shop.most)
+        if starts.possible is None:
+            break
+        if query.compare:
+            query = query._replace(compare=False)
+            continue
+        begin = datetime.fromtimestamp((starts.possible + _DAY) / 1000, shop.rules.time_zone.zone)
+        query = query._replace(first=begin.date() + timedelta(days=1))
+        if query.first > query.last:
+            command = asked.command(shop.daemon.config_path)
+            raise BadRequest(f"The last two days have more than {shop.most:,} records. Use the command: {command}")
+    for partition, after in starts.after:
+        with missing.tolerating(partition):
+            async for records in pages(partition.journal, after):
+                for index, record in enumerate(records):
+                    if not index % _FEW:
+                        await pause()
+                    reports.add(record)
+    made = await asyncio.to_thread(reports.members)
+    made |= {
+        "zone": f"{shop.rules.time_zone}",
+        "today": f"{shop.today()}",
+        "command": query.command(shop.daemon.config_path),
+    }
+    made |= {"tenant": query.tenant, "tenants": await _tenants(shop.daemon)}
+    made["notes"] = [
+        *_shortened(asked, query, shop.most),
+        *_missing(reports.periods, starts, missing),
+        *([f"Not counted: amounts over 10^12, of {lost} orders."] if (lost := made.pop("notCounted")) else []),
+    ]
+    return made
+
+
+def _shortened(asked: _Query, query: _Query, most: int) -> Iterator[str]:
+    """What has been left out because there are too many records."""
+    if query.first > asked.first:
+        yield f"Exact since {query.first}: with earlier days there are more than {most:,} records."
+    elif query.compare != asked.compare:
+        yield f"Without comparison: with the time before there are more than {most:,} records."
+
+
+def _missing(periods: Periods, starts: Starts, missing: MissingPartitions) -> Iterator[str]:
+    """What the journals do not have."""
+    if starts.removed is not None and starts.removed > periods.since:
+        yield f"Missing: orders and sessions before {periods.text(starts.removed)}, which the journal no longer has."
+    for name, reason in missing.reasons.items():
+        yield f"Missing: the tenants of partition {name}, which is out of reach ({reason})."
+
+
+async def _tenants(daemon: Daemon) -> list[str]:
+    """The tenants with orders in the last 30 days."""
+    within_reach = [partition.store for partition in daemon.partitions if partition.problem() is None]
+    return sorted({each for store in within_reach for each in await read_tenants(store.begin(times.now()))})

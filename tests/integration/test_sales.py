@@ -1,0 +1,171 @@
+"""Sales for the page of marketers: the figures of a report over the whole journal, and what a bound leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.api import times
+from ingestd.api.errors import BadRequest, NotFound
+from ingestd.api.events import Record
+from ingestd.pipeline.demand import Demand
+from ingestd.plugins.attribution.reading import read
+from ingestd.plugins.console.sales import Sales
+from ingestd.plugins.reports.periods import Periods, TimeZone
+from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.rules import ReportRules
+from ingestd.plugins.reports.sales import Shop, make_sales
+from ingestd.plugins.reports.text import Form, members
+from ingestd.plugins.sources import Channels
+from tests.integration.test_reports import ARRIVALS, DAY, IDS, RULES, touch_of, traffic
+from tests.support.attribution import START, attributing
+from tests.support.backends import PluginDaemon
+from tests.support.journals import read_all
+
+pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
+
+ZONE = TimeZone("Europe/Berlin")
+BY = columns_of(["channel", "source", "medium", "campaign"])
+
+
+async def no_pause() -> None:
+    """Take all the time."""
+
+
+def day(number: int) -> date:
+    return date(2096, 10, 2) + timedelta(days=number)  # START is in the morning of the first one
+
+
+@asynccontextmanager
+async def selling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Shop, Sequence[Record]]]:
+    """A shop with ten days of traffic, and its records."""
+    records = traffic(600, 7)
+    async with attributing(folder, RULES) as attribution:
+        await attribution.append(records)
+        await attribution.work_off([200] * 10, records[-1].at)
+        monkeypatch.setattr(times, "now", lambda: START + 10 * DAY)
+        daemon = PluginDaemon(attribution.backend)
+        yield (
+            Shop(daemon, ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 0)),
+            [*await read_all(attribution.backend.journal)],
+        )
+
+
+def reported(records: Sequence[Record], first: date, last: date, *, compare: bool) -> list[Mapping[str, Any]]:
+    """The rows of the command, over all records."""
+    periods = Periods(first, last, ZONE, compare=compare)
+    report = Report(
+        BY, numbers=periods.number, read_touch=touch_of, is_visitor=lambda visitor: visitor not in IDS,
+        since=periods.since - DAY, until=periods.until,
+    )  # fmt: skip
+    for record in records:
+        report.add(record)
+    rows = [members(line, Form(BY, compare=compare)) for line in report.lines(compare=compare)]
+    return [{name: value for name, value in row.items() if name not in {"new", "returning"}} for row in rows]
+
+
+async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, records):
+        for given, first, last, compare in [
+            ({}, day(4), day(10), True),
+            ({"days": "1"}, day(10), day(10), True),
+            ({"days": "30", "compare": "0"}, day(-19), day(10), False),
+            ({"since": f"{day(3)}", "until": f"{day(5)}"}, day(3), day(5), True),
+            ({"since": f"{day(8)}", "until": f"{day(99)}"}, day(8), day(10), True),
+        ]:
+            found = await make_sales(shop, given, no_pause)
+            assert (found["since"], found["until"], found["notes"]) == (f"{first}", f"{last}", [])
+            assert found["rows"] == reported(records, first, last, compare=compare)
+            assert (found["before"] is not None) is compare
+            agrees(found)
+        assert found["tenants"] == ["shop"]
+
+
+def agrees(found: Mapping[str, Any]) -> None:
+    """Asserts that the parts of the course add up to the rows."""
+    course, rows = found["course"], found["rows"]
+    endings = ["", "_before"] if found["before"] else [""]
+    for ending in endings:
+        assert sum(course.get(f"sessions{ending}", [])) == sum(row[f"sessions{ending}"] or 0 for row in rows)
+        for currency, columns in course["currencies"].items():
+            for name in ("net", "orders"):
+                some = [row[f"{name}{ending}"] for row in rows if row["currency"] == currency]
+                assert sum(columns.get(f"{name}{ending}", [])) == pytest.approx(sum(some))
+
+
+async def test_hours_of_two_days_and_days_of_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, _):
+        for given, unit, parts in [
+            ({"days": "1"}, "hour", 24),
+            ({"since": f"{day(9)}"}, "hour", 48),
+            ({"since": f"{day(8)}"}, "day", 3),
+            ({"since": "2096-03-25", "until": "2096-03-25"}, "hour", 23),  # summer time begins
+        ]:
+            course = (await make_sales(shop, given, no_pause))["course"]
+            assert (course["unit"], len(course["labels"])) == (unit, parts)
+
+
+async def test_a_bound_leaves_out_the_comparison_and_then_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, records):
+        count = len(records)
+        found = await make_sales(shop._replace(most=count - 1), {"days": "30"}, no_pause)
+        assert (found["before"], found["since"]) == (None, f"{day(2)}")
+        assert found["notes"] == [f"Exact since {day(2)}: with earlier days there are more than {count - 1:,} records."]
+        assert found["rows"] == reported(records, day(2), day(10), compare=False)
+        found = await make_sales(shop._replace(most=count * 9 // 10), {"days": "7"}, no_pause)
+        assert (found["before"], found["since"]) == (None, f"{day(4)}")
+        without = "Without comparison: with the time before there are more than"
+        assert found["notes"] == [f"{without} {count * 9 // 10:,} records."]
+        with pytest.raises(BadRequest, match="have more than 10 records"):
+            await make_sales(shop._replace(most=10), {"days": "1"}, no_pause)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"days": "2"}, {"since": "yesterday"}, {"since": "2096-10-05", "until": "2096-10-04"}, {"since": "2090-01-01"},
+     {"since": "2097-01-01"}],
+)  # fmt: skip
+async def test_another_period_is_refused(
+    given: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, _):
+        with pytest.raises(BadRequest):
+            await make_sales(shop, given, no_pause)
+
+
+class Counting:
+    """Makes sales that count how often they are made, and at most one at a time."""
+
+    made = running = most = 0
+
+    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> Mapping[str, Any]:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await pause()
+        await asyncio.sleep(0)
+        self.running -= 1
+        self.made += 1
+        return {"made": self.made}
+
+
+async def test_one_report_is_made_at_a_time_and_kept_for_a_minute() -> None:
+    maker, now = Counting(), [0.0]
+    sales = Sales({"attribution": maker}.get, [Demand()], clock=lambda: now[0])
+    week, today = {"days": "7", "other": "1"}, {"days": "1"}
+    answers = await asyncio.gather(*(sales.render(each) for each in (week, today, week, today)))
+    assert answers == [b'{"made":1}', b'{"made":2}'] * 2
+    now[0] = 59
+    assert await sales.render({"days": "7", "other": "2"}) == b'{"made":1}'
+    now[0] = 60
+    assert await sales.render(week) == b'{"made":3}'
+    assert maker.most == 1
+    sales.forget()  # a person was forgotten
+    assert await sales.render(week) == b'{"made":4}'
+    with pytest.raises(NotFound):
+        await Sales(lambda name: None, [Demand()]).render(week)
