@@ -367,10 +367,10 @@ def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daem
     assert tab.evaluate(f"{figure}.getBoundingClientRect().bottom") < 300  # the first thing
     assert "and 19.90 CZK" in tab.evaluate("document.getElementById('sales-figures').textContent")
     rows = "[...document.querySelectorAll('#sales-table tbody th')].map(each => each.textContent)"
-    assert tab.evaluate(rows) == ["(no channel)", "Direct"]
+    assert tab.evaluate(rows) == ["Unassigned", "Direct"]
     tab.evaluate("document.querySelector('#sales-table button').focus()")
     tab.press("Enter")
-    assert tab.evaluate(rows) == ["(no channel)", "search", "newsletter", "Direct"]
+    assert tab.evaluate(rows) == ["Unassigned", "search", "newsletter", "Direct"]
     assert tab.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
     tab.evaluate("document.getElementById('sales-course-details').open = true")
     tab.wait_for("document.querySelectorAll('#sales-course-table tbody tr').length === 7")

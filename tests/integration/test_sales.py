@@ -31,6 +31,7 @@ from tests.support.journals import read_all
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
 ZONE = TimeZone("Europe/Berlin")
+BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 0)
 BY = columns_of(["channel", "source", "medium", "campaign"])
 
 
@@ -52,7 +53,7 @@ async def selling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         monkeypatch.setattr(times, "now", lambda: START + 10 * DAY)
         daemon = PluginDaemon(attribution.backend)
         yield (
-            Shop(daemon, ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 0)),
+            Shop(daemon, BY_RULES),
             [*await read_all(attribution.backend.journal)],
         )
 
@@ -62,7 +63,7 @@ def reported(records: Sequence[Record], first: date, last: date, *, compare: boo
     periods = Periods(first, last, ZONE, compare=compare)
     report = Report(
         BY, numbers=periods.number, read_touch=touch_of, is_visitor=lambda visitor: visitor not in IDS,
-        since=periods.since - DAY, until=periods.until,
+        channel=BY_RULES.channel, since=periods.since - DAY, until=periods.until,
     )  # fmt: skip
     for record in records:
         report.add(record)
