@@ -37,7 +37,7 @@ class Arrivals:
     def are_named(self, page: Any) -> bool:
         """Whether the address of `context.page` may have a campaign or a click id. This is quick: most have none."""
         url = page.get("url") if isinstance(page, dict) else None
-        return isinstance(url, str) and self._has_parameters(url.lower()) is not None
+        return isinstance(url, str) and "=" in url and self._has_parameters(url.lower()) is not None
 
     def may_be_referred(self, page: Any) -> bool:
         """Whether the page may come after one of another site. This is quick: most come after one of the shop."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from ingestd.api import times
@@ -31,11 +30,14 @@ _PAGE = 500
 
 
 def register(commands: Commands, channels: Channels) -> None:
+    async def run_show(arguments: Namespace, daemon: Daemon) -> None:
+        await show(arguments, daemon, channels)
+
     commands.describe("attribution", "show how orders are attributed to campaigns")
     parser = commands.add(
         "attribution",
         "show",
-        partial(show, channels=channels),
+        run_show,
         help="show the journey of an order, with the campaigns that get credit for it",
         examples=["ingestd attribution show o-1001", "ingestd attribution show o-1001 --tenant shop --json"],
         json="print the records as JSON lines",

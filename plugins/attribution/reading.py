@@ -130,7 +130,7 @@ def read(
         and envelope.key not in _ORDER_KEYS
         and envelope.linked is None
         and not arrivals.are_named(context.page)
-        and not (arrivals.may_be_referred(context.page) and _is_first(envelope, record, visits))
+        and not (_is_first(envelope, record, visits) and arrivals.may_be_referred(context.page))
     ):
         return None  # most events end here
     if envelope.anonymousId is None:  # the person has been forgotten

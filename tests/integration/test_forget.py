@@ -257,8 +257,8 @@ async def test_visitors_are_found_by_their_links_after_the_identify_records_left
 
 async def test_derived_records_lose_their_ids_and_keep_their_amounts(tmp_path: Path) -> None:
     def attribution(tenant: str, visitor: str, user: str | None, touch: str) -> dict[str, Any]:
-        ids = {"eventId": "e", "anonymousId": touch, "sessionId": "s", "source": "mail", "dispatchId": "d"}
-        point = {**ids, "clickId": {"type": "gclid", "id": "Cj0"}}
+        texts = {"eventId": "e", "anonymousId": touch, "sessionId": "s", "source": "mail", "dispatchId": "d"}
+        point = {**texts, "clickId": {"type": "gclid", "id": "Cj0"}}
         return {
             "id": "a", "type": "attribution", "tenant": tenant, "anonymousId": visitor, "userId": user,
             "value": {"revenue": 40.5, "total": 10**30}, "touchpoint": point, "touchpoints": [point],
