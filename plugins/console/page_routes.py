@@ -110,7 +110,11 @@ class EventsHandler(ForPage):
         last_id = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         with self.live.view(wanted, last_id) as self.viewer:
             self._begin()
+            wants_earlier = self.get_query_argument("earlier", "") == "1" and not self.viewer.continues
             while (message := await self.viewer.next_message()) is not None:
+                if wants_earlier:  # behind the greeting
+                    message += await self.live.earlier(wanted, self.viewer.since)
+                    wants_earlier = False
                 if not await self._send(message, self.viewer):
                     return
 

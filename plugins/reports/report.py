@@ -7,7 +7,7 @@ with their events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from itertools import chain
@@ -26,7 +26,7 @@ from ..attribution.touches import Touch
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
-__all__ = ["BY", "COLUMNS", "UNKNOWN", "Line", "Numbers", "Report", "columns_of"]
+__all__ = ["BY", "COLUMNS", "UNKNOWN", "Line", "Numbers", "Report", "Sold", "columns_of"]
 
 COLUMNS = ("channel", "source", "medium", "name", "term", "content", "landing", "product")
 """The columns by which a report groups. `landing` is the path of a touchpoint's page."""
@@ -68,6 +68,18 @@ class Line(NamedTuple):
     """The same row of the period before."""
     by_model: Sequence[Row] = ()
     """The same row by each further model."""
+
+
+class Sold(NamedTuple):
+    """A single order."""
+
+    id: str
+    """The id of its attribution."""
+    currency: str | None
+    revenue: Decimal
+    reversed: Decimal
+    shares: Sequence[tuple[Campaign, Decimal]]
+    """The campaigns by the first model, with their shares."""
 
 
 class _Session:
@@ -323,6 +335,12 @@ class Report:
                 before = by_model[0].get((number - 1, *row[:2]), _without_orders(row)) if compare else None
                 found.append(Line(number, row, before, [each[number, *row[:2]] for each in by_model[1:]]))
         return found
+
+    def orders(self) -> Iterator[Sold]:
+        """The orders of the periods that are shown."""
+        for id_, order in self._orders.items():
+            if not order.is_superseded and self._is_shown(order.number):
+                yield Sold(id_, order.currency, order.revenue, order.reversed, order.shares[0])
 
     @property
     def visitors(self) -> int:

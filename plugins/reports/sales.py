@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -19,12 +19,13 @@ from ..attribution.rollups import read_tenants
 from ..attribution.touches import Touch
 from .commands import ReadRecord
 from .course import Course
+from .orders import OrderList, Pause, read_latest
 from .periods import Periods, TimeZone
 from .recent import Starts, find_starts, pages
 from .report import Report, columns_of
 from .text import Form, members
 
-__all__ = ["Shop", "make_sales"]
+__all__ = ["Shop", "latest_orders", "make_sales"]
 
 _BY = ("channel", "source", "medium", "campaign")
 _MOST = 1_000_000  # records of one report: some 15 s of CPU
@@ -108,9 +109,13 @@ class _Reports:
             ["channel"], numbers=self._course.number, first=self._course.first, read_touch=lambda record: None, **common
         )
 
+        self._orders = OrderList(self._whole, len(columns_of(_BY)))
+
     def add(self, record: Record) -> None:
         self._whole.add(record)
         self._parts.add(record)
+        if record.type == "attribution" and self.periods.number(record.received_at()) == 0:
+            self._orders.add(record)
 
     def members(self) -> dict[str, Any]:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
@@ -129,11 +134,14 @@ class _Reports:
             "visitors": whole.visitors,
             "notCounted": whole.not_counted,
             "course": self._course.members(self._parts.lines()),
+            "orders": self._orders.newest(),
         }
 
 
-async def make_sales(shop: Shop, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-    """The members of /sales.json, for the parameters of the page. `pause` lets events go first, if it is time.
+async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict[str, Any]:
+    """The members of /sales.json, for the parameters of the page, and `orders`, the newest orders of the period.
+
+    `pause` lets events go first, if it is time.
 
     If there are too many records, the comparison is left out, and then the earliest days.
     Raises `BadRequest`, `Unavailable`.
@@ -186,6 +194,21 @@ def _missing(periods: Periods, starts: Starts, missing: MissingPartitions) -> It
         yield f"Missing: orders and sessions before {periods.text(starts.removed)}, which the journal no longer has."
     for name, reason in missing.reasons.items():
         yield f"Missing: the tenants of partition {name}, which is out of reach ({reason})."
+
+
+async def latest_orders(shop: Shop, count: int, pause: Pause) -> list[dict[str, Any]]:
+    """The last orders, as in `make_sales`. Fewer, if there are few among the last records of a partition."""
+    found: list[dict[str, Any]] = []
+    for partition in shop.daemon.partitions:
+        report = Report(columns_of(_BY))
+        orders = OrderList(report, len(columns_of(_BY)))
+        if partition.problem() is None:
+            for record in await read_latest(partition.journal, count, pause):
+                report.add(record)
+                if record.type == "attribution":
+                    orders.add(record)
+        found += orders.newest()
+    return sorted(found, key=lambda each: each["at"], reverse=True)[:count]
 
 
 async def _tenants(daemon: Daemon) -> list[str]:

@@ -378,6 +378,16 @@ def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daem
     assert [each for each in tab.contrasts() if each[0] < 4.5] == []
     unnamed = {"button", "combobox", "checkbox", "region", "table", "image", "columnheader", "rowheader"}
     assert [role for role, name in tab.accessibility() if role in unnamed and not name] == []
+    tab.evaluate("document.querySelector('#sales-table .lists').click()")
+    tab.wait_for("document.querySelectorAll('#sales-orders a').length === 3")
+    tab.evaluate("location.hash = '#journey'")
+    tab.wait_for("document.querySelectorAll('#journey-latest a').length === 4")
+    assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert [each for each in tab.contrasts() if each[0] < 4.5] == []
+    tab.evaluate("[...document.querySelectorAll('#journey-latest tr')].at(-1).querySelector('a').click()")
+    tab.wait_for("document.getElementById('journey-result').hidden === false")
+    assert tab.evaluate("document.querySelector('#journey-orders h3').textContent").startswith("Order of shop")
+    assert tab.evaluate("document.getElementById('journey-latest').hidden")
     tab.evaluate("location.hash = '#sales?days=1&tenant=outlet&currency=EUR'")
     tab.wait_for(f"{figure}?.textContent === '4,975.00EUR'")
     assert tab.evaluate("document.getElementById('sales-days').value") == "1"
