@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 
 from tornado.web import HTTPError
 
@@ -103,9 +104,20 @@ class SalesHandler(_DataHandler):
         return await self.render_sales({name: self.get_query_argument(name, strip=False) for name in arguments})
 
 
+class SalesFileHandler(SalesHandler):
+    """The rows of a period as a file."""
+
+    def answer(self, body: bytes) -> None:
+        if self.get_status() == HTTPStatus.OK:
+            self.send(body, "text/csv; charset=utf-8")
+        else:
+            super().answer(body)
+
+
 def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages, sales: Sales) -> Sequence[OpsRoute]:
     return [
         (r"/sales\.json/?", SalesHandler, {"render": sales.render}),
+        (r"/sales\.csv/?", SalesFileHandler, {"render": sales.render_csv}),
         (r"/orders\.json/?", SalesHandler, {"render": sales.render_orders}),
         (r"/journey\.json/?", JourneyHandler, {"journeys": journeys}),
         (r"/dead-letters\.json/?", DeadLettersHandler, {"dead_letters": dead_letters}),

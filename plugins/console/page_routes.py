@@ -54,7 +54,10 @@ class ForPage(ForBrowsers):
         self.answer(msgspec.json.encode({"error": refused.detail}))
 
     def answer(self, body: bytes) -> None:
-        self.set_header("Content-Type", "application/json")
+        self.send(body, "application/json")
+
+    def send(self, body: bytes, kind: str) -> None:
+        self.set_header("Content-Type", kind)
         self.set_header("Cache-Control", "no-store")
         self.finish(body)  # not awaited: the future raises if the client has disconnected
 

@@ -38,6 +38,8 @@ class _Maker(Protocol):
 class _Answer(NamedTuple):
     at: float
     body: bytes
+    csv: bytes
+    """The rows as the command prints them."""
     orders: Sequence[Mapping[str, Any]]
     """The newest orders of the period."""
 
@@ -66,6 +68,10 @@ class Sales:
     async def render(self, given: Mapping[str, str]) -> bytes:
         """The sales of a period as JSON. Raises `BadRequest`, `NotFound`, `Unavailable`."""
         return (await self._answer(given)).body
+
+    async def render_csv(self, given: Mapping[str, str]) -> bytes:
+        """The rows of a period as comma-separated values. Raises the same."""
+        return (await self._answer(given)).csv
 
     async def render_orders(self, given: Mapping[str, str]) -> bytes:
         """The newest orders of a row of a period, or without a period the last ones, as JSON. Raises the same."""
@@ -110,9 +116,9 @@ class Sales:
     async def _make(self, maker: _Maker, given: Mapping[str, str]) -> _Answer:
         at = self._clock()
         made = await maker.make_sales(given, Pace(self._demands).give_way)
-        orders = made.pop("orders")
+        csv, orders = made.pop("csv").encode(), made.pop("orders")
         self._made = {key: each for key, each in [*self._made.items()][1 - _MOST_ANSWERS :] if at - each.at < _AGE}
-        return _Answer(at, msgspec.json.encode(made), orders)
+        return _Answer(at, msgspec.json.encode(made), csv, orders)
 
     def _fresh(self, key: tuple[str, ...]) -> _Answer | None:
         known = self._made.get(key)

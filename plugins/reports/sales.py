@@ -23,7 +23,7 @@ from .orders import OrderList, Pause, read_latest
 from .periods import Periods, TimeZone
 from .recent import Starts, find_starts, pages
 from .report import Report, columns_of
-from .text import Form, members
+from .text import Form, csv_lines, members
 
 __all__ = ["Shop", "latest_orders", "make_sales"]
 
@@ -33,7 +33,6 @@ _FEW = 8  # records between two looks at the clock
 _LONGEST = 400  # days
 _CHOICES = ("1", "7", "30")
 _DAY = 86_400_000
-_NEED_ALL = {"new", "returning"}  # of earlier orders too, which are not read
 
 
 class Shop(NamedTuple):
@@ -121,16 +120,18 @@ class _Reports:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
         periods, whole, compare = self.periods, self._whole, self._query.compare
         form = Form(columns_of(_BY), compare=compare)
+        # Only earlier orders tell new customers from others, and they are not read.
+        lines = [
+            line._replace(row=line.row._replace(new=None, returning=None)) for line in whole.lines(compare=compare)
+        ]
         return {
             "since": f"{self._query.first}",
             "until": f"{self._query.last}",
             "before": None
             if (before := periods.before) is None
             else [periods.text(at)[:10] for at in (before.since, before.until - 1)],
-            "rows": [
-                {name: value for name, value in members(line, form).items() if name not in _NEED_ALL}
-                for line in whole.lines(compare=compare)
-            ],
+            "rows": [members(line, form) for line in lines],
+            "csv": "".join(f"{line}\r\n" for line in csv_lines(lines, form)),
             "visitors": whole.visitors,
             "notCounted": whole.not_counted,
             "course": self._course.members(self._parts.lines()),
@@ -139,7 +140,7 @@ class _Reports:
 
 
 async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict[str, Any]:
-    """The members of /sales.json, for the parameters of the page, and `orders`, the newest orders of the period.
+    """The members of /sales.json for the parameters of the page, with `orders`, the newest of the period, and `csv`.
 
     `pause` lets events go first, if it is time.
 

@@ -155,6 +155,7 @@
     const { tenants, tenant } = sales;
     const listed = tenant && !tenants.includes(tenant) ? [...tenants, tenant] : tenants;
     fillChoice("sales-tenant", [["", "All tenants"], ...listed.map((each) => [each, each])], tenant ?? "", listed.length > 1);
+    at("sales-later").disabled = sales.until === sales.today;
     for (const name of ["since", "until"]) {
       at(`sales-${name}`).max = sales.today;
       if (at("sales-days").value) at(`sales-${name}`).value = sales[name];
@@ -274,6 +275,22 @@
     return head;
   }
 
+  // The table as a file. A link could not send the header of this page.
+  async function download() {
+    const { since, until } = sales;
+    try {
+      const answer = await askDaemon(`sales.csv?${asked}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const link = make("a", "");
+      link.href = URL.createObjectURL(await answer.blob());
+      link.download = `sales-${since}-${until}.csv`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    } catch {
+      tell("The download has failed.");
+    }
+  }
+
   // The orders of a row
 
   function addOrdersButton(cell, { key, name, sub, columns }) {
@@ -366,6 +383,20 @@
     for (const each of document.querySelectorAll(".sales-dates")) each.hidden = at("sales-days").value !== "";
   }
 
+  // Shows the period of the same length before or after the present one.
+  function move(direction) {
+    const [since, until] = [sales.since, sales.until].map((each) => Date.parse(each) / 86400000);
+    const by = direction * (until - since + 1);
+    const last = Math.min(until + by, Date.parse(sales.today) / 86400000);
+    const text = (day) => new Date(day * 86400000).toISOString().slice(0, 10);
+    [at("sales-days").value, at("sales-since").value, at("sales-until").value] = ["", text(last - until + since), text(last)];
+    showDates();
+    choose();
+  }
+
+  at("sales-earlier").addEventListener("click", () => sales && move(-1));
+  at("sales-later").addEventListener("click", () => sales && move(1));
+  at("sales-download").addEventListener("click", download);
   at("sales-days").addEventListener("change", () => {
     showDates();
     if (at("sales-days").value) choose();
