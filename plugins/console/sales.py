@@ -18,8 +18,8 @@ __all__ = ["Pace", "Sales"]
 
 _AGE = 60.0  # seconds for which an answer is reused
 _MOST_ANSWERS = 8
-_STEP = 0.001  # seconds of work on the event loop without a pause
-_REST = 2.0  # times as long as a step: the part of the event loop that single events find free
+_STEP = 0.0005  # seconds of work on the event loop without a pause
+_REST = 3.0  # times as long as a step: the part of the event loop that single events find free
 _PARAMETERS = ("days", "since", "until", "compare", "tenant")
 _COLUMNS = ("channel", "source", "medium", "name")
 _LISTED = 100  # orders of a row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -75,6 +75,8 @@ class Sold(NamedTuple):
 
     id: str
     """The id of its attribution."""
+    number: int
+    """The number of its period."""
     currency: str | None
     revenue: Decimal
     reversed: Decimal
@@ -324,10 +326,13 @@ class Report:
     def rows(self) -> list[Row]:
         return [line.row for line in self.lines()]
 
-    def lines(self, *, compare: bool = False) -> list[Line]:
-        """The rows of each period that is shown, with `compare` beside those of the period before."""
+    def lines(self, *, compare: bool = False, group: Callable[[int], int] | None = None) -> list[Line]:
+        """The rows of each period that is shown, with `compare` beside those of the period before.
+
+        `group` replaces the numbers of periods, so that several become one.
+        """
         with localcontext(EXACT):
-            ranks = self._ranked_by_model(compare=compare)
+            ranks = self._ranked_by_model(compare=compare, group=group)
         by_model = [{(number, *row[:2]): row for number, rows in rank.items() for row in rows} for rank in ranks]
         found = []
         for number in filter(self._is_shown, sorted(ranks[0])):
@@ -337,10 +342,15 @@ class Report:
         return found
 
     def orders(self) -> Iterator[Sold]:
-        """The orders of the periods that are shown."""
+        """The orders of all periods."""
         for id_, order in self._orders.items():
-            if not order.is_superseded and self._is_shown(order.number):
-                yield Sold(id_, order.currency, order.revenue, order.reversed, order.shares[0])
+            if not order.is_superseded:
+                yield Sold(id_, order.number, order.currency, order.revenue, order.reversed, order.shares[0])
+
+    def sessions(self) -> Counter[int]:
+        """The sessions of all periods, by number."""
+        numbers = (self._numbers(session.start) for session in self._sessions.values())
+        return Counter(number for number in numbers if number is not None)
 
     @property
     def visitors(self) -> int:
@@ -351,13 +361,17 @@ class Report:
     def _is_shown(self, number: int | None) -> bool:
         return number is not None and number >= self._first
 
-    def _ranked_by_model(self, *, compare: bool) -> Sequence[Mapping[int, Sequence[Row]]]:
+    def _ranked_by_model(
+        self, *, compare: bool, group: Callable[[int], int] | None
+    ) -> Sequence[Mapping[int, Sequence[Row]]]:
         """The rows of each period, by each model."""
         orders = [order for order in self._orders.values() if not order.is_superseded]
+        if group is not None:
+            orders = [replace(order, number=group(order.number)) for order in orders]
         is_new = self._first_orders(orders)
         amounts = [_amounts(orders, index, is_new) for index in range(len(self._models))]
         assisted = _Counts((each.number, campaign, each.currency) for each in orders for campaign in each.assisted)
-        visits = self._visits()
+        visits = self._visits(group)
         if not self._keep_case:
             spelling = Spelling()
             for (_, campaign, _), sums in amounts[0].items():
@@ -402,12 +416,13 @@ class Report:
             rows.setdefault(number, []).append(row)
         return {number: ranked(some) for number, some in rows.items()}
 
-    def _visits(self) -> dict[_VisitKey, tuple[int, set[str]]]:
+    def _visits(self, group: Callable[[int], int] | None) -> dict[_VisitKey, tuple[int, set[str]]]:
         """The number of sessions and the visitors, by period and first touchpoint."""
         found: dict[_VisitKey, tuple[int, set[str]]] = {}
         for session in self._sessions.values():
             number = self._numbers(session.start)
             if number is not None:
+                number = number if group is None else group(number)
                 sessions, visitors = found.get((number, session.campaign), (0, set()))
                 visitors.add(session.visitor)
                 found[number, session.campaign] = sessions + 1, visitors

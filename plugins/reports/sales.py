@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ from ingestd.api.errors import BadRequest
 from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 
+from ..attribution.campaigns import OTHERS
 from ..attribution.reading import Seen
+from ..attribution.report import Row, total
 from ..attribution.rollups import read_tenants
 from ..attribution.touches import Touch
 from .commands import ReadRecord
@@ -22,7 +24,7 @@ from .course import Course
 from .orders import OrderList, Pause, read_latest
 from .periods import Periods, TimeZone
 from .recent import Starts, find_starts, pages
-from .report import Report, columns_of
+from .report import Line, Report, columns_of
 from .text import Form, csv_lines, members
 
 __all__ = ["Shop", "latest_orders", "make_sales"]
@@ -43,6 +45,7 @@ class Shop(NamedTuple):
     zone: TimeZone
     most: int = _MOST
     """The most records that a report reads."""
+    most_rows: int = 2000
 
     def today(self) -> date:
         return datetime.fromtimestamp(times.now() / 1000, self.zone.zone).date()
@@ -92,37 +95,34 @@ class _Query(NamedTuple):
         return shlex.join([*words, "--config", config])
 
 
-class _Reports:
-    """The reports of one query: by campaign, and by parts of the period."""
+class _Reading:
+    """The report of one query."""
 
     def __init__(self, shop: Shop, query: _Query) -> None:
         self.periods = periods = Periods(query.first, query.last, shop.zone, compare=query.compare)
         self.since = periods.since - _DAY  # a session that began before the period has an event in this day
         self._query = query
+        self._most_rows = shop.most_rows
         self._course = Course(periods, shop.zone)
-        common: dict[str, Any] = {
-            "is_visitor": shop.is_visitor, "tenant": query.tenant, "since": self.since, "until": periods.until,
-        }  # fmt: skip
-        self._whole = Report(columns_of(_BY), numbers=periods.number, read_touch=shop.read_touch, **common)
-        self._parts = Report(
-            ["channel"], numbers=self._course.number, first=self._course.first, read_touch=lambda record: None, **common
-        )
-
-        self._orders = OrderList(self._whole, len(columns_of(_BY)))
+        self._report = Report(
+            columns_of(_BY), numbers=self._course.number, read_touch=shop.read_touch, is_visitor=shop.is_visitor,
+            tenant=query.tenant, since=self.since, until=periods.until,
+        )  # fmt: skip
+        self._orders = OrderList(self._report, len(columns_of(_BY)))
 
     def add(self, record: Record) -> None:
-        self._whole.add(record)
-        self._parts.add(record)
+        self._report.add(record)
         if record.type == "attribution" and self.periods.number(record.received_at()) == 0:
             self._orders.add(record)
 
     def members(self) -> dict[str, Any]:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
-        periods, whole, compare = self.periods, self._whole, self._query.compare
+        periods, report, compare = self.periods, self._report, self._query.compare
         form = Form(columns_of(_BY), compare=compare)
         # Only earlier orders tell new customers from others, and they are not read.
         lines = [
-            line._replace(row=line.row._replace(new=None, returning=None)) for line in whole.lines(compare=compare)
+            line._replace(row=line.row._replace(new=None, returning=None))
+            for line in _bounded(report.lines(compare=compare, group=Course.whole), self._most_rows)
         ]
         return {
             "since": f"{self._query.first}",
@@ -132,11 +132,32 @@ class _Reports:
             else [periods.text(at)[:10] for at in (before.since, before.until - 1)],
             "rows": [members(line, form) for line in lines],
             "csv": "".join(f"{line}\r\n" for line in csv_lines(lines, form)),
-            "visitors": whole.visitors,
-            "notCounted": whole.not_counted,
-            "course": self._course.members(self._parts.lines()),
+            "visitors": report.visitors,
+            "notCounted": report.not_counted,
+            "course": self._course.members(report),
             "orders": self._orders.newest(),
         }
+
+
+def _bounded(lines: Sequence[Line], most: int) -> Sequence[Line]:
+    """The most important lines. The others of each currency are one: callers choose the names of campaigns."""
+    if len(lines) <= most:
+        return lines
+    ranked = sorted(lines, key=lambda each: (-each.row.net, -each.row.orders, -(each.row.sessions or 0)))
+    rest: dict[str | None, list[Line]] = {}
+    for line in ranked[most:]:
+        rest.setdefault(line.row.currency, []).append(line)
+    others = [
+        Line(0, total([each.row for each in some])._replace(campaign=OTHERS), _total_before(some))
+        for some in rest.values()
+    ]
+    kept = {id(line) for line in ranked[:most]}
+    return [*(line for line in lines if id(line) in kept), *others]
+
+
+def _total_before(lines: Sequence[Line]) -> Row | None:
+    rows = [line.before for line in lines if line.before is not None]
+    return total(rows)._replace(campaign=OTHERS) if rows else None
 
 
 async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict[str, Any]:
@@ -151,8 +172,8 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
     partitions = shop.daemon.partitions if query.tenant is None else shop.daemon.all_of_tenant(query.tenant)
     missing = MissingPartitions(partitions)
     while True:
-        reports = _Reports(shop, query)
-        starts = await find_starts(partitions, missing, reports.since, shop.most)
+        reading = _Reading(shop, query)
+        starts = await find_starts(partitions, missing, reading.since, shop.most)
         if starts.possible is None:
             break
         if query.compare:
@@ -169,13 +190,13 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
                 for index, record in enumerate(records):
                     if not index % _FEW:
                         await pause()
-                    reports.add(record)
-    made = await asyncio.to_thread(reports.members)
+                    reading.add(record)
+    made = await asyncio.to_thread(reading.members)
     made |= {"zone": f"{shop.zone}", "today": f"{shop.today()}", "command": query.command(shop.daemon.config_path)}
     made |= {"tenant": query.tenant, "tenants": await _tenants(shop.daemon)}
     made["notes"] = [
         *_shortened(asked, query, shop.most),
-        *_missing(reports.periods, starts, missing),
+        *_missing(reading.periods, starts, missing),
         *([f"Not counted: amounts over 10^12, of {lost} orders."] if (lost := made.pop("notCounted")) else []),
     ]
     return made

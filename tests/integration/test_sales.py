@@ -87,6 +87,17 @@ async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, mo
         assert found["tenants"] == ["shop"]
 
 
+async def test_many_rows_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, _):
+        whole = await make_sales(shop, {}, no_pause)
+        found = await make_sales(shop._replace(most_rows=3), {}, no_pause)
+        assert [row["channel"] for row in found["rows"]][3:] == ["(others)"] * 2  # of two currencies
+        for name in ("orders", "net", "net_before", "sessions", "sessions_before"):
+            sums = [sum(row[name] or 0 for row in each["rows"]) for each in (found, whole)]
+            assert sums[0] == pytest.approx(sums[1])
+        assert found["rows"][:3] == sorted(whole["rows"], key=lambda row: -row["net"])[:3]
+
+
 async def test_the_orders_of_a_row_add_up_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with selling(tmp_path, monkeypatch) as (shop, records):
         found = await make_sales(shop, {}, no_pause)
