@@ -95,7 +95,7 @@ class Sales:
 
     def forget(self) -> None:
         """Drop all answers: their orders have ids."""
-        self._made.clear()
+        self._made = {}
 
     def _maker(self) -> _Maker:
         maker = self._plugin("attribution")
@@ -110,15 +110,22 @@ class Sales:
             async with self._reports.wait():
                 known = self._fresh(key)  # a request before this one may have asked for the same
                 if known is None:
-                    known = self._made[key] = await self._make(maker, given)
+                    made = self._made
+                    known = await self._make(maker, given)
+                    if made is self._made:  # else a person was forgotten meanwhile
+                        self._made = self._kept() | {key: known}
         return known
 
     async def _make(self, maker: _Maker, given: Mapping[str, str]) -> _Answer:
         at = self._clock()
         made = await maker.make_sales(given, Pace(self._demands).give_way)
         csv, orders = made.pop("csv").encode(), made.pop("orders")
-        self._made = {key: each for key, each in [*self._made.items()][1 - _MOST_ANSWERS :] if at - each.at < _AGE}
         return _Answer(at, msgspec.json.encode(made), csv, orders)
+
+    def _kept(self) -> dict[tuple[str, ...], _Answer]:
+        """The fresh answers that stay beside a new one."""
+        fresh = [(key, each) for key, each in self._made.items() if self._clock() - each.at < _AGE]
+        return dict(fresh[1 - _MOST_ANSWERS :])
 
     def _fresh(self, key: tuple[str, ...]) -> _Answer | None:
         known = self._made.get(key)
