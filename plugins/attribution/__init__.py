@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, field
@@ -23,8 +23,10 @@ from ingestd.api.times import now
 from ingestd.support.unusable_ids import UnusableIds
 
 from ..auth.key_registry import has_server_keys
+from ..reports import sales
 from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
+from ..reports.orders import Pause
 from ..reports.periods import TimeZone
 from ..reports.rules import ReportRules
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
@@ -130,12 +132,16 @@ class AttributionPlugin:
         self._consumer.unusable_ids = daemon.unusable_ids
         self._daemon = daemon
 
-    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> Mapping[str, Any]:
+    async def make_sales(self, given: Mapping[str, str], pause: Pause) -> dict[str, Any]:
         """The members of /sales.json, for the page of marketers. Raises `BadRequest`, `Unavailable`."""
-        from ..reports.sales import Shop, make_sales  # here: commands need none of it
+        return await sales.make_sales(self._shop(), given, pause)
 
+    async def latest_orders(self, count: int, pause: Pause) -> list[dict[str, Any]]:
+        return await sales.latest_orders(self._shop(), count, pause)
+
+    def _shop(self) -> sales.Shop:
         assert self._daemon is not None
-        return await make_sales(Shop(self._daemon, self._report_rules), given, pause)
+        return sales.Shop(self._daemon, self._report_rules)
 
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:

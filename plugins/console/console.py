@@ -21,7 +21,9 @@ __all__ = ["Console"]
 
 class Console(OperatorsPart):
     def __init__(self, operators: Operators) -> None:
-        self._live = LiveEvents(disclosure_of(operators.config, operators.validator), operators.outcomes)
+        self._live = LiveEvents(
+            disclosure_of(operators.config, operators.validator), operators.outcomes, operators.partitions
+        )
         panels = Panels(operators.hooks, operators.store)
         sources = Sources(
             operators.metrics, operators.problem, operators.retentions, operators.lines, operators.config_path,
@@ -34,7 +36,7 @@ class Console(OperatorsPart):
             operators.hooks, operators.partitions, operators.placements, operators.unusable_ids,
             disclosure=self._disclosure,
         )  # fmt: skip
-        self._sales = Sales(operators.plugin, operators.demands)
+        self._sales = Sales(operators.plugin, operators.demands, disclosure=self._disclosure)
         self.routes = [
             *page_routes(self._overview.render, self._live),
             *data_routes(journeys, self._dead_letters, self._sales),

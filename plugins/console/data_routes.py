@@ -1,11 +1,12 @@
-"""The data of three views, for the page and for scripts: /sales.json, /journey.json and /dead-letters.json."""
+"""The data of views, for the page and for scripts: /sales.json, /orders.json, /journey.json, /dead-letters.json."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 
 from tornado.web import HTTPError
 
@@ -93,18 +94,31 @@ class DeadLettersHandler(_DataHandler):
 
 
 class SalesHandler(_DataHandler):
-    """Orders, revenue and sessions of a period."""
+    """Orders, revenue and sessions of a period, or its single orders."""
 
-    def initialize(self, sales: Sales) -> None:
-        self.sales = sales
+    def initialize(self, render: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
+        self.render_sales = render
 
     async def make(self) -> bytes:
-        return await self.sales.render({name: self.parameter(name) or "" for name in self.request.query_arguments})
+        arguments = self.request.query_arguments
+        return await self.render_sales({name: self.get_query_argument(name, strip=False) for name in arguments})
+
+
+class SalesFileHandler(SalesHandler):
+    """The rows of a period as a file."""
+
+    def answer(self, body: bytes) -> None:
+        if self.get_status() == HTTPStatus.OK:
+            self.send(body, "text/csv; charset=utf-8")
+        else:
+            super().answer(body)
 
 
 def data_routes(journeys: JourneyReader, dead_letters: DeadLetterPages, sales: Sales) -> Sequence[OpsRoute]:
     return [
-        (r"/sales\.json/?", SalesHandler, {"sales": sales}),
+        (r"/sales\.json/?", SalesHandler, {"render": sales.render}),
+        (r"/sales\.csv/?", SalesFileHandler, {"render": sales.render_csv}),
+        (r"/orders\.json/?", SalesHandler, {"render": sales.render_orders}),
         (r"/journey\.json/?", JourneyHandler, {"journeys": journeys}),
         (r"/dead-letters\.json/?", DeadLettersHandler, {"dead_letters": dead_letters}),
     ]

@@ -54,7 +54,10 @@ class ForPage(ForBrowsers):
         self.answer(msgspec.json.encode({"error": refused.detail}))
 
     def answer(self, body: bytes) -> None:
-        self.set_header("Content-Type", "application/json")
+        self.send(body, "application/json")
+
+    def send(self, body: bytes, kind: str) -> None:
+        self.set_header("Content-Type", kind)
         self.set_header("Cache-Control", "no-store")
         self.finish(body)  # not awaited: the future raises if the client has disconnected
 
@@ -110,7 +113,11 @@ class EventsHandler(ForPage):
         last_id = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         with self.live.view(wanted, last_id) as self.viewer:
             self._begin()
+            wants_earlier = self.get_query_argument("earlier", "") == "1" and not self.viewer.continues
             while (message := await self.viewer.next_message()) is not None:
+                if wants_earlier:  # behind the greeting
+                    message += await self.live.earlier(wanted, self.viewer.since)
+                    wants_earlier = False
                 if not await self._send(message, self.viewer):
                     return
 

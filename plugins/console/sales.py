@@ -4,74 +4,158 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from ingestd.api.errors import NotFound
 from ingestd.pipeline.demand import Demand
 
+from .disclosure import Disclosure, Names, shortened
 from .journeys import SearchQueue
 
-__all__ = ["Sales"]
+__all__ = ["Pace", "Sales"]
 
 _AGE = 60.0  # seconds for which an answer is reused
-_MOST_ANSWERS = 16
-_STEP = 0.001  # seconds of work on the event loop without a pause
-_REST = 2.0  # times as long as a step: the part of the event loop that single events find free
+_MOST_ANSWERS = 8
+_STEP = 0.0005  # seconds of work on the event loop without a pause
+_REST = 3.0  # times as long as a step: the part of the event loop that single events find free
 _PARAMETERS = ("days", "since", "until", "compare", "tenant")
+_COLUMNS = ("channel", "source", "medium", "name")
+_LISTED = 100  # orders of a row
+_LATEST = 10  # orders without a period
 
 Pause = Callable[[], Awaitable[None]]
 
 
 @runtime_checkable
 class _Maker(Protocol):
-    async def make_sales(self, given: Mapping[str, str], pause: Pause) -> Mapping[str, Any]: ...
+    async def make_sales(self, given: Mapping[str, str], pause: Pause) -> dict[str, Any]: ...
+
+    async def latest_orders(self, count: int, pause: Pause) -> list[dict[str, Any]]: ...
+
+
+class _Answer(NamedTuple):
+    at: float
+    body: bytes
+    csv: bytes
+    """The rows as the command prints them."""
+    orders: Sequence[Mapping[str, Any]]
+    """The newest orders of the period."""
 
 
 class Sales:
-    """`plugin` returns the loaded plugin of a name. `demands` tell of events in progress, of each partition."""
+    """`plugin` returns the loaded plugin of a name. `demands` tell of events in progress, of each partition.
+
+    `disclosure` returns what the page may show at present.
+    """
 
     def __init__(
         self,
         plugin: Callable[[str], object | None],
         demands: Sequence[Demand],
         *,
+        disclosure: Callable[[], Disclosure],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plugin = plugin
         self._demands = demands
+        self._disclosure = disclosure
         self._clock = clock
-        self._queue = SearchQueue()
-        self._made: dict[tuple[str, ...], tuple[float, bytes]] = {}
+        self._reports, self._lists = SearchQueue(), SearchQueue()
+        self._made: dict[tuple[str, ...], _Answer] = {}
 
     async def render(self, given: Mapping[str, str]) -> bytes:
-        """The sales as JSON. Raises `BadRequest`, `NotFound`, `Unavailable`."""
+        """The sales of a period as JSON. Raises `BadRequest`, `NotFound`, `Unavailable`."""
+        return (await self._answer(given)).body
+
+    async def render_csv(self, given: Mapping[str, str]) -> bytes:
+        """The rows of a period as comma-separated values. Raises the same."""
+        return (await self._answer(given)).csv
+
+    async def render_orders(self, given: Mapping[str, str]) -> bytes:
+        """The newest orders of a row of a period, or without a period the last ones, as JSON. Raises the same."""
+        if any(given.get(name) for name in ("days", "since")):
+            orders = [
+                (order, share)
+                for order in (await self._answer(given)).orders
+                if (share := _share(order, given)) and given.get("currency") in {None, order["currency"] or ""}
+            ]
+        else:
+            async with self._lists.wait():
+                latest = await self._maker().latest_orders(_LATEST, Pace(self._demands).give_way)
+            orders = [(order, 1.0) for order in latest]
+        names = Names([], self._disclosure())
+        body = {
+            "hidden": names.hide,
+            "leftOut": max(0, len(orders) - _LISTED),
+            "orders": [self._order(order, share, names) for order, share in orders[:_LISTED]],
+        }
+        return msgspec.json.encode(body)
+
+    def forget(self) -> None:
+        """Drop all answers: their orders have ids."""
+        self._made = {}
+
+    def _maker(self) -> _Maker:
         maker = self._plugin("attribution")
         if not isinstance(maker, _Maker):
             raise NotFound("The plugin attribution is off, so there are no sales.")
-        key = tuple(given.get(name, "") for name in _PARAMETERS)
-        if (known := self._fresh(key)) is not None:
-            return known
-        async with self._queue.wait():
-            if (known := self._fresh(key)) is None:  # a request before this one may have asked for the same
-                at = self._clock()
-                known = msgspec.json.encode(await maker.make_sales(given, _Pace(self._demands).give_way))
-                if len(self._made) >= _MOST_ANSWERS:
-                    del self._made[next(iter(self._made))]
-                self._made[key] = (at, known)
-            return known
+        return maker
 
-    def forget(self) -> None:
-        """Drop all answers."""
-        self._made.clear()
+    async def _answer(self, given: Mapping[str, str]) -> _Answer:
+        maker, key = self._maker(), tuple(given.get(name, "") for name in _PARAMETERS)
+        known = self._fresh(key)
+        if known is None:
+            async with self._reports.wait():
+                known = self._fresh(key)  # a request before this one may have asked for the same
+                if known is None:
+                    made = self._made
+                    known = await self._make(maker, given)
+                    if made is self._made:  # else a person was forgotten meanwhile
+                        self._made = self._kept() | {key: known}
+        return known
 
-    def _fresh(self, key: tuple[str, ...]) -> bytes | None:
-        at, body = self._made.get(key, (float("-inf"), b""))
-        return body if self._clock() - at < _AGE else None
+    async def _make(self, maker: _Maker, given: Mapping[str, str]) -> _Answer:
+        at = self._clock()
+        made = await maker.make_sales(given, Pace(self._demands).give_way)
+        csv, orders = made.pop("csv").encode(), made.pop("orders")
+        return _Answer(at, msgspec.json.encode(made), csv, orders)
+
+    def _kept(self) -> dict[tuple[str, ...], _Answer]:
+        """The fresh answers that stay beside a new one."""
+        fresh = [(key, each) for key, each in self._made.items() if self._clock() - each.at < _AGE]
+        return dict(fresh[1 - _MOST_ANSWERS :])
+
+    def _fresh(self, key: tuple[str, ...]) -> _Answer | None:
+        known = self._made.get(key)
+        return known if known is not None and self._clock() - known.at < _AGE else None
+
+    def _order(self, order: Mapping[str, Any], share: float, names: Names) -> dict[str, Any]:
+        """`journey` leads to the journey of the order. Where ids are hidden, this is the id of its event."""
+        may_show = self._disclosure().level != "none"
+        return {
+            **{name: order[name] for name in ("at", "currency", "revenue", "reversed", "net")},
+            "tenant": shortened(order["tenant"]),
+            "order": names.name("order", order["order"]) if may_show else None,
+            "journey": (order["event"] if names.hide else order["order"] or order["event"]) if may_show else None,
+            "share": round(share, 4),
+            "campaigns": [[text and shortened(text) for text in fields] for fields, _ in order["shares"][:3]],
+        }
 
 
-class _Pace:
+def _share(order: Mapping[str, Any], given: Mapping[str, str]) -> float:
+    """The share of an order that campaigns with these columns have. Columns that are not given may have any text."""
+    wanted = [(place, given[name].casefold()) for place, name in enumerate(_COLUMNS) if name in given]
+    found: float = sum(
+        weight
+        for fields, weight in order["shares"]
+        if all((fields[place] or "").casefold() == text for place, text in wanted)
+    )
+    return found
+
+
+class Pace:
     """Work on the event loop in short steps. Behind each, other work has its turn, and single events a rest."""
 
     def __init__(self, demands: Sequence[Demand]) -> None:

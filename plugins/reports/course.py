@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
+from decimal import Decimal, localcontext
 from typing import Any
 
+from ..attribution.amounts import EXACT
 from ..attribution.report import number
 from .periods import Periods, TimeZone
-from .report import Line
+from .report import Report
 
 __all__ = ["Course"]
 
@@ -18,9 +19,7 @@ _BEFORE = -1_000_000
 
 
 class Course:
-    """The parts of a period, each with a number from 0 on. Those of the period before count from `first` on."""
-
-    first = _BEFORE
+    """The parts of a period, each with a number from 0 on. Those of the period before have negative numbers."""
 
     def __init__(self, periods: Periods, zone: TimeZone) -> None:
         self._span, self._before = periods.span, periods.before
@@ -36,23 +35,30 @@ class Course:
             return _BEFORE + self._index(at, self._before.since)
         return None
 
-    def members(self, lines: Iterable[Line]) -> dict[str, Any]:
-        """The sums of each part: sessions, and in each currency orders and net revenue. `lines` have these numbers."""
+    @staticmethod
+    def whole(number: int) -> int:
+        """0 for the parts of the period, -1 for those of the period before."""
+        return 0 if number >= 0 else -1
+
+    def members(self, report: Report) -> dict[str, Any]:
+        """The sums of each part: sessions, and in each currency orders and net revenue, of a report by these parts."""
         found: dict[str, Any] = {"unit": "hour" if self._by_hour else "day", "labels": self._labels()}
-        currencies: dict[str, dict[str, list[float]]] = {}
-        for line in lines:
-            index, ending = (line.number, "") if line.number >= 0 else (line.number - _BEFORE, "_before")
-            if index >= self._parts:  # months differ in length
-                continue
-            of_currency = currencies.setdefault(line.row.currency or "", {})
-            for host, name, value in (
-                (found, "sessions", line.row.sessions or 0),
-                (of_currency, "orders", number(line.row.orders)),
-                (of_currency, "net", number(line.row.net)),
-            ):
-                column = host.setdefault(f"{name}{ending}", [0] * self._parts)
-                column[index] = round(column[index] + value, 2)
+        currencies: dict[str, Any] = {}
+        for part, sessions in report.sessions().items():
+            self._add(found, "sessions", part, sessions)
+        with localcontext(EXACT):
+            for order in report.orders():
+                of_currency = currencies.setdefault(order.currency or "", {})
+                self._add(of_currency, "orders", order.number, 1)
+                self._add(of_currency, "net", order.number, order.revenue - order.reversed)
+        for columns in currencies.values():
+            columns |= {name: [number(Decimal(each)) for each in column] for name, column in columns.items()}
         return {**found, "currencies": currencies}
+
+    def _add(self, columns: dict[str, list[Any]], name: str, part: int, value: int | Decimal) -> None:
+        index, ending = (part, "") if part >= 0 else (part - _BEFORE, "_before")
+        if index < self._parts:  # months differ in length
+            columns.setdefault(f"{name}{ending}", [0] * self._parts)[index] += value
 
     def _labels(self) -> list[str]:
         """The days, or the local times at which the hours begin."""

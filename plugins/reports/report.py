@@ -7,8 +7,8 @@ with their events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .spelling import Spelling
 
-__all__ = ["UNKNOWN", "Line", "Numbers", "Report", "columns_of"]
+__all__ = ["UNKNOWN", "Line", "Numbers", "Report", "Sold", "columns_of"]
 
 UNKNOWN = "(unknown)"
 """The page or the products of an event that the journal no longer has."""
@@ -83,6 +83,20 @@ class _Rest(NamedTuple):
     costs: Mapping[_Key, _Spent]
     main: str | None
     """The currency of most orders, whose rows have the sessions."""
+
+
+class Sold(NamedTuple):
+    """A single order."""
+
+    id: str
+    """The id of its attribution."""
+    number: int
+    """The number of its period."""
+    currency: str | None
+    revenue: Decimal
+    reversed: Decimal
+    shares: Sequence[tuple[Campaign, Decimal]]
+    """The campaigns by the first model, with their shares."""
 
 
 class _Session:
@@ -346,10 +360,13 @@ class Report:
     def rows(self) -> list[Row]:
         return [line.row for line in self.lines()]
 
-    def lines(self, *, compare: bool = False) -> list[Line]:
-        """The rows of each period that is shown, with `compare` beside those of the period before."""
+    def lines(self, *, compare: bool = False, group: Callable[[int], int] | None = None) -> list[Line]:
+        """The rows of each period that is shown, with `compare` beside those of the period before.
+
+        `group` replaces the numbers of periods, so that several become one.
+        """
         with localcontext(EXACT):
-            ranks = self._ranked_by_model(compare=compare)
+            ranks = self._ranked_by_model(compare=compare, group=group)
         by_model = [{(number, *row[:2]): row for number, rows in rank.items() for row in rows} for rank in ranks]
         found = []
         for number in filter(self._is_shown, sorted(ranks[0])):
@@ -357,6 +374,17 @@ class Report:
                 before = by_model[0].get((number - 1, *row[:2]), _without_orders(row)) if compare else None
                 found.append(Line(number, row, before, [each[number, *row[:2]] for each in by_model[1:]]))
         return found
+
+    def orders(self) -> Iterator[Sold]:
+        """The orders of all periods."""
+        for id_, order in self._orders.items():
+            if not order.is_superseded:
+                yield Sold(id_, order.number, order.currency, order.revenue, order.reversed, order.shares[0])
+
+    def sessions(self) -> Counter[int]:
+        """The sessions of all periods, by number."""
+        numbers = (self._numbers(session.start) for session in self._sessions.values())
+        return Counter(number for number in numbers if number is not None)
 
     @property
     def visitors(self) -> int:
@@ -367,13 +395,17 @@ class Report:
     def _is_shown(self, number: int | None) -> bool:
         return number is not None and number >= self._first
 
-    def _ranked_by_model(self, *, compare: bool) -> Sequence[Mapping[int, Sequence[Row]]]:
+    def _ranked_by_model(
+        self, *, compare: bool, group: Callable[[int], int] | None
+    ) -> Sequence[Mapping[int, Sequence[Row]]]:
         """The rows of each period, by each model."""
         orders = [order for order in self._orders.values() if not order.is_superseded]
+        if group is not None:
+            orders = [replace(order, number=group(order.number)) for order in orders]
         is_new = self._first_orders(orders)
         amounts = [self._amounts(orders, index, is_new) for index in range(len(self._models))]
         assisted = _Counts((each.number, campaign, each.currency) for each in orders for campaign in each.assisted)
-        visits, costs = self._visits(), self._costs
+        visits, costs = self._visits(group), self._costs
         if not self._keep_case:
             spelling = Spelling()
             for (_, campaign, _), sums in amounts[0].items():
@@ -441,12 +473,13 @@ class Report:
                 found[key] = parts if known is None else _added(known, parts)
         return found
 
-    def _visits(self) -> dict[_VisitKey, tuple[int, set[str]]]:
+    def _visits(self, group: Callable[[int], int] | None) -> dict[_VisitKey, tuple[int, set[str]]]:
         """The number of sessions and the visitors, by period and first touchpoint."""
         found: dict[_VisitKey, tuple[int, set[str]]] = {}
         for session in self._sessions.values():
             number = self._numbers(session.start)
             if number is not None:
+                number = number if group is None else group(number)
                 sessions, visitors = found.get((number, session.campaign), (0, set()))
                 visitors.add(session.visitor)
                 found[number, session.campaign] = sessions + 1, visitors

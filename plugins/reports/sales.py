@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,17 +14,20 @@ from ingestd.api.errors import BadRequest
 from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 
+from ..attribution.campaigns import OTHERS
 from ..attribution.reading import Seen
+from ..attribution.report import Row, total
 from ..attribution.rollups import read_tenants
 from ..attribution.touches import Touch
 from .course import Course
+from .orders import OrderList, Pause, read_latest
 from .periods import Periods
 from .recent import Starts, find_starts, pages
-from .report import Report, columns_of
+from .report import Line, Report, columns_of
 from .rules import ReportRules
-from .text import Form, members
+from .text import Form, csv_lines, members
 
-__all__ = ["Shop", "make_sales"]
+__all__ = ["Shop", "latest_orders", "make_sales"]
 
 _BY = ("channel", "source", "medium", "campaign")
 _MOST = 1_000_000  # records of one report: some 15 s of CPU
@@ -32,7 +35,6 @@ _FEW = 8  # records between two looks at the clock
 _LONGEST = 400  # days
 _CHOICES = ("1", "7", "30")
 _DAY = 86_400_000
-_NEED_ALL = {"new", "returning"}  # of earlier orders too, which are not read
 
 
 class Shop(NamedTuple):
@@ -42,6 +44,7 @@ class Shop(NamedTuple):
     rules: ReportRules
     most: int = _MOST
     """The most records that a report reads."""
+    most_rows: int = 2000
 
     def today(self) -> date:
         return datetime.fromtimestamp(times.now() / 1000, self.rules.time_zone.zone).date()
@@ -91,49 +94,75 @@ class _Query(NamedTuple):
         return shlex.join([*words, "--config", config])
 
 
-class _Reports:
-    """The reports of one query: by campaign, and by parts of the period."""
+class _Reading:
+    """The report of one query."""
 
     def __init__(self, shop: Shop, query: _Query) -> None:
         self.periods = periods = Periods(query.first, query.last, shop.rules.time_zone, compare=query.compare)
         self.since = periods.since - _DAY  # a session that began before the period has an event in this day
         self._query = query
+        self._most_rows = shop.most_rows
         self._course = Course(periods, shop.rules.time_zone)
-        common: dict[str, Any] = {
-            "is_visitor": shop.is_visitor, "channel": shop.rules.channel, "tenant": query.tenant,
-            "since": self.since, "until": periods.until,
-        }  # fmt: skip
-        self._whole = Report(columns_of(_BY), numbers=periods.number, read_touch=shop.read_touch, **common)
-        self._parts = Report(
-            ["channel"], numbers=self._course.number, first=self._course.first, read_touch=lambda record: None, **common
-        )
+        self._report = Report(
+            columns_of(_BY), numbers=self._course.number, read_touch=shop.read_touch, is_visitor=shop.is_visitor,
+            channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
+        )  # fmt: skip
+        self._orders = OrderList(self._report, len(columns_of(_BY)))
 
     def add(self, record: Record) -> None:
-        self._whole.add(record)
-        self._parts.add(record)
+        self._report.add(record)
+        if record.type == "attribution" and self.periods.number(record.received_at()) == 0:
+            self._orders.add(record)
 
     def members(self) -> dict[str, Any]:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
-        periods, whole, compare = self.periods, self._whole, self._query.compare
+        periods, report, compare = self.periods, self._report, self._query.compare
         form = Form(columns_of(_BY), compare=compare)
+        # Only earlier orders tell new customers from others, and they are not read.
+        lines = [
+            line._replace(row=line.row._replace(new=None, returning=None))
+            for line in _bounded(report.lines(compare=compare, group=Course.whole), self._most_rows)
+        ]
         return {
             "since": f"{self._query.first}",
             "until": f"{self._query.last}",
             "before": None
             if (before := periods.before) is None
             else [periods.text(at)[:10] for at in (before.since, before.until - 1)],
-            "rows": [
-                {name: value for name, value in members(line, form).items() if name not in _NEED_ALL}
-                for line in whole.lines(compare=compare)
-            ],
-            "visitors": whole.visitors,
-            "notCounted": whole.not_counted,
-            "course": self._course.members(self._parts.lines()),
+            "rows": [members(line, form) for line in lines],
+            "csv": "".join(f"{line}\r\n" for line in csv_lines(lines, form)),
+            "visitors": report.visitors,
+            "notCounted": report.not_counted,
+            "course": self._course.members(report),
+            "orders": self._orders.newest(),
         }
 
 
-async def make_sales(shop: Shop, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-    """The members of /sales.json, for the parameters of the page. `pause` lets events go first, if it is time.
+def _bounded(lines: Sequence[Line], most: int) -> Sequence[Line]:
+    """The most important lines. The others of each currency are one: callers choose the names of campaigns."""
+    if len(lines) <= most:
+        return lines
+    ranked = sorted(lines, key=lambda each: (-each.row.net, -each.row.orders, -(each.row.sessions or 0)))
+    rest: dict[str | None, list[Line]] = {}
+    for line in ranked[most:]:
+        rest.setdefault(line.row.currency, []).append(line)
+    others = [
+        Line(0, total([each.row for each in some])._replace(campaign=OTHERS), _total_before(some))
+        for some in rest.values()
+    ]
+    kept = {id(line) for line in ranked[:most]}
+    return [*(line for line in lines if id(line) in kept), *others]
+
+
+def _total_before(lines: Sequence[Line]) -> Row | None:
+    rows = [line.before for line in lines if line.before is not None]
+    return total(rows)._replace(campaign=OTHERS) if rows else None
+
+
+async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict[str, Any]:
+    """The members of /sales.json for the parameters of the page, with `orders`, the newest of the period, and `csv`.
+
+    `pause` lets events go first, if it is time.
 
     If there are too many records, the comparison is left out, and then the earliest days.
     Raises `BadRequest`, `Unavailable`.
@@ -142,8 +171,8 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Callable[[], A
     partitions = shop.daemon.partitions if query.tenant is None else shop.daemon.all_of_tenant(query.tenant)
     missing = MissingPartitions(partitions)
     while True:
-        reports = _Reports(shop, query)
-        starts = await find_starts(partitions, missing, reports.since, shop.most)
+        reading = _Reading(shop, query)
+        starts = await find_starts(partitions, missing, reading.since, shop.most)
         if starts.possible is None:
             break
         if query.compare:
@@ -160,17 +189,14 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Callable[[], A
                 for index, record in enumerate(records):
                     if not index % _FEW:
                         await pause()
-                    reports.add(record)
-    made = await asyncio.to_thread(reports.members)
-    made |= {
-        "zone": f"{shop.rules.time_zone}",
-        "today": f"{shop.today()}",
-        "command": query.command(shop.daemon.config_path),
-    }
+                    reading.add(record)
+    made = await asyncio.to_thread(reading.members)
+    made |= {"zone": f"{shop.rules.time_zone}", "today": f"{shop.today()}"}
+    made |= {"command": query.command(shop.daemon.config_path)}
     made |= {"tenant": query.tenant, "tenants": await _tenants(shop.daemon)}
     made["notes"] = [
         *_shortened(asked, query, shop.most),
-        *_missing(reports.periods, starts, missing),
+        *_missing(reading.periods, starts, missing),
         *([f"Not counted: amounts over 10^12, of {lost} orders."] if (lost := made.pop("notCounted")) else []),
     ]
     return made
@@ -190,6 +216,21 @@ def _missing(periods: Periods, starts: Starts, missing: MissingPartitions) -> It
         yield f"Missing: orders and sessions before {periods.text(starts.removed)}, which the journal no longer has."
     for name, reason in missing.reasons.items():
         yield f"Missing: the tenants of partition {name}, which is out of reach ({reason})."
+
+
+async def latest_orders(shop: Shop, count: int, pause: Pause) -> list[dict[str, Any]]:
+    """The last orders, as in `make_sales`. Fewer, if there are few among the last records of a partition."""
+    found: list[dict[str, Any]] = []
+    for partition in shop.daemon.partitions:
+        report = Report(columns_of(_BY))
+        orders = OrderList(report, len(columns_of(_BY)))
+        if partition.problem() is None:
+            for record in await read_latest(partition.journal, count, pause):
+                report.add(record)
+                if record.type == "attribution":
+                    orders.add(record)
+        found += orders.newest()
+    return sorted(found, key=lambda each: each["at"], reverse=True)[:count]
 
 
 async def _tenants(daemon: Daemon) -> list[str]:

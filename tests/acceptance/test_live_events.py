@@ -167,6 +167,27 @@ def test_a_client_that_connects_again_continues(shops: dict[str, tuple[Shop, Dae
                 assert [row["number"] for row in again.rows(3)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_view_begins_with_the_last_events_of_the_journal(level: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"ops": f'show_data = "{level}"'})
+    order = {"key": "Order Completed", "anonymousId": "visitor-bob", "data": {"order_id": "o", "total": 5}}
+    with shop.serve() as daemon:
+        members = [{**EVENT, "messageId": f"m-{number}"} for number in range(60)]
+        assert daemon.post("/batch", {"events": [*members, order]}, shop.public.id).status == 200
+        records = {each["id"]: each for each in shop.exported("--type", "event")}
+        with EventStream(daemon, earlier="1") as stream:
+            rows = stream.earlier
+            assert [row["requestId"] for row in rows] == [*records][-50:]
+            assert [row["key"] for row in rows] == ["Product Viewed"] * 49 + ["Order Completed"]
+            details = [row.get("detail") for row in rows]
+            assert (details == [*records.values()][-50:]) is (level == "all")
+            assert ("sku-17" in stream.text) is (level == "all")
+            assert daemon.post("/track", EVENT, shop.public.id).status == 200
+            assert len(stream.rows()) == stream.came == 1  # the last events are not counted
+        with EventStream(daemon, key="Order Completed", earlier="1") as stream:
+            assert [row["requestId"] for row in stream.earlier] == [[*records][-1]]
+
+
 def test_eight_can_look_and_a_place_is_free_again(shops: dict[str, tuple[Shop, Daemon]]) -> None:
     _, daemon = shops["all"]
     with ExitStack() as stack:

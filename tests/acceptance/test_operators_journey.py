@@ -222,7 +222,9 @@ def test_a_browser_shows_a_journey_that_is_typed(width: int, sold: tuple[Shop, D
     tab.evaluate("location.hash = '#journey?order=none'")
     tab.wait_for("document.getElementById('journey-told').textContent.includes('client')")
     assert tab.evaluate("document.getElementById('journey-result').hidden")
-    assert {re.sub(r"^http://[^/]*|\?.*", "", url) for url in tab.requests} <= {"/", "/status.json", "/journey.json"}
+    assert {re.sub(r"^http://[^/]*|\?.*", "", url) for url in tab.requests} == {
+        "/", "/status.json", "/orders.json", "/journey.json",
+    }  # fmt: skip
     assert [each for each in tab.complaints if "400" not in each] == []
 
 

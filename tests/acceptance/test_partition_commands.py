@@ -14,6 +14,7 @@ import pytest
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, Daemon, Shop, run_ingestd
 from tests.support.forked import INGESTD, Command, short_times
+from tests.support.live import EventStream
 from tests.support.partitioned import PartitionedShop, partitions_installed, tenant_in
 from tests.support.told_sink import SOURCE, Told
 
@@ -280,6 +281,12 @@ def test_attribution_is_shown_and_reported_over_all_partitions(shops: Shops) -> 
         assert {row[0] for row in table["rows"]} == {f"source-{index}" for index in range(3)}
         tenants = next(each for each in panel["filters"] if each["name"] == "tenant")
         assert {option["value"] for option in tenants["options"]} == {"", *shops.tenants}
+        for query, total in (("", 60), (f"&tenant={shops.tenants[1]}", 20)):
+            sales = daemon.ops(f"/sales.json?days=7{query}").json()
+            assert sum(row["net"] for row in sales["rows"]) == sum(sales["course"]["currencies"]["EUR"]["net"]) == total
+        assert {each["net"] for each in daemon.ops("/orders.json").json()["orders"]} == {10, 20, 30}
+        with EventStream(daemon, earlier="1") as stream:
+            assert len(stream.earlier) == 6
         found = daemon.ops("/journey.json?order=o-1").json()
         assert {session["tenant"] for session in found["sessions"]} == {shops.tenants[1]}
         asked = daemon.ops("/journey.json?visitor=v")

@@ -16,11 +16,12 @@ from ingestd.api.errors import BadRequest, NotFound
 from ingestd.api.events import Record
 from ingestd.pipeline.demand import Demand
 from ingestd.plugins.attribution.reading import read
+from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
 from ingestd.plugins.reports.periods import Periods, TimeZone
 from ingestd.plugins.reports.report import Report, columns_of
 from ingestd.plugins.reports.rules import ReportRules
-from ingestd.plugins.reports.sales import Shop, make_sales
+from ingestd.plugins.reports.sales import Shop, latest_orders, make_sales
 from ingestd.plugins.reports.text import Form, members
 from ingestd.plugins.sources import Channels
 from tests.integration.test_reports import ARRIVALS, DAY, IDS, RULES, touch_of, traffic
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.logs("sent again with another value", "is in another cu
 
 ZONE = TimeZone("Europe/Berlin")
 BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 0)
+SHAPE = Disclosure("shape", (), ())
 BY = columns_of(["channel", "source", "medium", "campaign"])
 
 
@@ -68,7 +70,7 @@ def reported(records: Sequence[Record], first: date, last: date, *, compare: boo
     for record in records:
         report.add(record)
     rows = [members(line, Form(BY, compare=compare)) for line in report.lines(compare=compare)]
-    return [{name: value for name, value in row.items() if name not in {"new", "returning"}} for row in rows]
+    return [{**row, "new": None, "returning": None} for row in rows]  # that needs the orders of all time
 
 
 async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +88,36 @@ async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, mo
             assert (found["before"] is not None) is compare
             agrees(found)
         assert found["tenants"] == ["shop"]
+
+
+async def test_many_rows_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, _):
+        whole = await make_sales(shop, {}, no_pause)
+        found = await make_sales(shop._replace(most_rows=3), {}, no_pause)
+        assert [row["channel"] for row in found["rows"]][3:] == ["(others)"] * 2  # of two currencies
+        for name in ("orders", "net", "net_before", "sessions", "sessions_before"):
+            sums = [sum(row[name] or 0 for row in each["rows"]) for each in (found, whole)]
+            assert sums[0] == pytest.approx(sums[1])
+        assert found["rows"][:3] == sorted(whole["rows"], key=lambda row: -row["net"])[:3]
+
+
+async def test_the_orders_of_a_row_add_up_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, records):
+        found = await make_sales(shop, {}, no_pause)
+        for row in found["rows"]:
+            fields = tuple(each and each.casefold() for each in (row[name] for name in BY))
+            some = [
+                (order["net"] * share, share)
+                for order in found["orders"]
+                for names, share in order["shares"]
+                if tuple(each and each.casefold() for each in names) == fields and order["currency"] == row["currency"]
+            ]
+            assert sum(share for _, share in some) == pytest.approx(row["orders"])
+            assert sum(net for net, _ in some) == pytest.approx(row["net"])
+        latest = await latest_orders(shop, 10, no_pause)
+        gone = {each.decode()["attributionId"] for each in records if each.type == "attribution_reversal"}
+        assert latest == found["orders"][: len(latest)]
+        assert len(gone) > len(latest) >= 5  # an order that was sent again later is not listed twice
 
 
 def agrees(found: Mapping[str, Any]) -> None:
@@ -145,19 +177,22 @@ class Counting:
 
     made = running = most = 0
 
-    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> Mapping[str, Any]:
+    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> dict[str, Any]:
         self.running += 1
         self.most = max(self.most, self.running)
         await pause()
         await asyncio.sleep(0)
         self.running -= 1
         self.made += 1
-        return {"made": self.made}
+        return {"made": self.made, "orders": [], "csv": f"{self.made}\r\n"}
+
+    async def latest_orders(self, count: int, pause: Callable[[], Awaitable[None]]) -> list[dict[str, Any]]:
+        return []
 
 
 async def test_one_report_is_made_at_a_time_and_kept_for_a_minute() -> None:
     maker, now = Counting(), [0.0]
-    sales = Sales({"attribution": maker}.get, [Demand()], clock=lambda: now[0])
+    sales = Sales({"attribution": maker}.get, [Demand()], disclosure=lambda: SHAPE, clock=lambda: now[0])
     week, today = {"days": "7", "other": "1"}, {"days": "1"}
     answers = await asyncio.gather(*(sales.render(each) for each in (week, today, week, today)))
     assert answers == [b'{"made":1}', b'{"made":2}'] * 2
@@ -165,8 +200,13 @@ async def test_one_report_is_made_at_a_time_and_kept_for_a_minute() -> None:
     assert await sales.render({"days": "7", "other": "2"}) == b'{"made":1}'
     now[0] = 60
     assert await sales.render(week) == b'{"made":3}'
+    assert await sales.render_csv(week) == b"3\r\n"
     assert maker.most == 1
     sales.forget()  # a person was forgotten
-    assert await sales.render(week) == b'{"made":4}'
+    made = asyncio.create_task(sales.render(week))
+    await asyncio.sleep(0)
+    sales.forget()  # while a report is made
+    assert await made == b'{"made":4}'
+    assert await sales.render(week) == b'{"made":5}'
     with pytest.raises(NotFound):
-        await Sales(lambda name: None, [Demand()]).render(week)
+        await Sales(lambda name: None, [Demand()], disclosure=lambda: SHAPE).render(week)

@@ -38,6 +38,7 @@ class EventStream:
         self.text = ""
         """All lines that were read."""
         self.hello: dict[str, Any] = self._next()[1] if self.answer.status == 200 else {}
+        self.earlier: list[dict[str, Any]] = self._next()[1]["rows"] if "earlier" in query else []
 
     def _next(self) -> tuple[str, dict[str, Any]]:
         """The next event. The end of the stream has the name "end"."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ingestd.api.backend import Partition
 from ingestd.api.errors import Refused, Unavailable
 from ingestd.api.events import Request, Session
 from ingestd.pipeline.outcomes import Outcomes
@@ -20,6 +21,7 @@ from ingestd.support.periodic import TIMING
 
 from ..disclosure import Disclosure
 from .arrivals import LONGEST_ID, Arrival, ArrivalFilter, Source
+from .earlier import earlier_rows
 from .rows import row_of
 from .stream import Stream, StreamEntry
 from .viewer import Viewer
@@ -33,9 +35,10 @@ _UNKNOWN = Sent()
 class LiveEvents:
     """Runs in the event loop. It is the observer of `outcomes` while there is a stream."""
 
-    def __init__(self, disclosure: Disclosure, outcomes: Outcomes) -> None:
+    def __init__(self, disclosure: Disclosure, outcomes: Outcomes, partitions: Sequence[Partition] = ()) -> None:
         self.disclosure = disclosure
         self._outcomes = outcomes
+        self._partitions = partitions
         self._streams: dict[ArrivalFilter, Stream] = {}
         self._viewers: dict[Viewer, Stream] = {}
         self._closed = False
@@ -102,6 +105,10 @@ class LiveEvents:
             raise Unavailable("The daemon is shutting down.")
         if len(self._viewers) >= MOST_VIEWERS:
             raise Unavailable(f"{MOST_VIEWERS} pages show live events already.", retry_after=10)
+
+    async def earlier(self, wanted: ArrivalFilter, before: int) -> bytes:
+        """The message with the last events of the journal before a time in milliseconds."""
+        return await earlier_rows(self._partitions, wanted, self.disclosure, before)
 
     @contextmanager
     def view(self, wanted: ArrivalFilter, last_id: str = "") -> Iterator[Viewer]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from ingestd.api import times
+
 from .arrivals import Arrival, ArrivalFilter
 from .sample import Sample
 
@@ -60,7 +62,10 @@ class Stream:
         self._taken_at = now
         self._entries: deque[StreamEntry] = deque()
         self._bytes = 0
+        self.since = times.now()
+        """The time from which on the stream has events, in milliseconds."""
         for entry in earlier:
+            self.since = min(self.since, entry.arrival.source.at)
             if wanted.selects(entry.arrival):
                 self.came += 1
                 self._append(self.came, entry.arrival)

@@ -24,8 +24,10 @@ class Viewer:
     def __init__(self, stream: Stream, disclosure: Disclosure, last_id: str) -> None:
         self._stream = stream
         token, _, number = last_id.partition("-")
-        self._continues = token == stream.token and number.isascii() and number.isdigit()
-        self._place = min(int(number[:18]), stream.came) if self._continues else 0
+        self.continues = token == stream.token and number.isascii() and number.isdigit()
+        self._place = min(int(number[:18]), stream.came) if self.continues else 0
+        self.since = stream.since
+        """The time from which on it sees events, in milliseconds."""
         self._disclosure = disclosure
         self._greeted = False
         self._caught_up = False
@@ -65,7 +67,7 @@ class Viewer:
 
     def _greeting(self) -> bytes:
         told = {
-            "continues": self._continues,
+            "continues": self.continues,
             "showData": self._disclosure.level,
             "keys": sorted(self._disclosure.keys),
             "rowsPerSecond": RATE,

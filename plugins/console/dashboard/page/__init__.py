@@ -17,7 +17,7 @@ __all__ = ["Page", "page"]
 
 VIEWS = ("sales.html", "overview.html", "events.html", "journey.html", "dead_letters.html")
 SCRIPTS = (
-    "frame.js", "uplot/uPlot.iife.min.js", "charts.js", "page.js", "sales.js", "events.js", "journey.js",
+    "frame.js", "uplot/uPlot.iife.min.js", "charts.js", "page.js", "orders.js", "sales.js", "events.js", "journey.js",
     "dead_letters.js",
 )  # fmt: skip
 """`frame.js` has what the others use. `page.js` is the overview."""

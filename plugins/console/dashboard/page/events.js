@@ -8,7 +8,7 @@ const RETRY = 1000;
 const FULL_RETRY = 10_000;
 const OUTCOMES = ["accepted", "duplicate", "dropped", "invalid", "unauthorized", "forbidden", "unknown_key", "too_large", "limited", "unavailable", "failed"];
 const REFUSED = OUTCOMES.slice(3);
-const WHAT = "Events and identify requests that came while this view was open, newest first; of many a second, some of each kind";
+const WHAT = "Events and identify requests, newest first: the last 50 that were stored, then all kinds as they come; of many a second, some of each kind";
 const OUTCOME_TONES = { accepted: "good", duplicate: "", dropped: "" };
 
 const live = {
@@ -58,6 +58,7 @@ async function connect() {
   disconnect();
   const source = (live.source = new AbortController());
   const query = new URLSearchParams(live.query);
+  query.set("earlier", "1");
   if (live.lastId) query.set("after", live.lastId);
   let reason = "The daemon does not answer.";
   let pause = FULL_RETRY;
@@ -90,6 +91,7 @@ async function readMessages(reader) {
 function takeMessage(message) {
   const fields = new Map(message.split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]));
   if (fields.get("event") === "hello") greeted(JSON.parse(fields.get("data")));
+  if (fields.get("event") === "earlier") showEarlier(JSON.parse(fields.get("data")));
   if (fields.get("event") === "rows") takeRows(JSON.parse(fields.get("data")));
   if (fields.has("id")) live.lastId = fields.get("id");
 }
@@ -111,6 +113,12 @@ function greeted({ continues, showData, keys }) {
     shape: `${WHAT}, with names and types but no values ([ops] show_data). A number stands for a visitor until the daemon restarts.`,
     none: `${WHAT}, without their data ([ops] show_data).`,
   }[showData]);
+  showLive();
+}
+
+// The last events of the journal, before the view was open. They are not counted.
+function showEarlier({ rows }) {
+  live.events = rows.reverse();
   showLive();
 }
 

@@ -9,11 +9,29 @@
 
   function enter(parameters) {
     const kind = KINDS.find((each) => parameters.get(each)) ?? null;
-    if (kind === null) return;
+    at("journey-latest").hidden = kind !== null;
+    if (kind === null) {
+      showLatest();
+      return;
+    }
     at("journey-kind").value = kind;
     at("journey-id").value = parameters.get(kind);
     at("journey-tenant").value = parameters.get("tenant") ?? "";
     ask(wanted());
+  }
+
+  // The last orders, from which a journey starts.
+  async function showLatest() {
+    at("journey-result").hidden = true;
+    asked = at("journey-id").value = at("journey-tenant").value = "";
+    tell("Type the id as the shop sends it, or open one of the last orders.");
+    try {
+      const answer = await askDaemon("orders.json", { signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
+      at("journey-latest").hidden = !answer.ok || asked !== "";
+      if (answer.ok) fillOrders(at("journey-latest-orders"), await answer.json(), "The last orders");
+    } catch {
+      at("journey-latest").hidden = true; // the page says elsewhere that the daemon does not answer
+    }
   }
 
   function wanted() {
@@ -209,6 +227,7 @@
     event.preventDefault();
     const parameters = wanted();
     setParameters(parameters);
+    at("journey-latest").hidden = true;
     ask(parameters);
   });
   addView("journey", { title: "Journey", enter });

@@ -94,15 +94,21 @@
     for (const row of sales.rows) {
       let node = root;
       let key = "";
-      for (const { name, sub } of path(row)) {
+      for (const [depth, { name, sub }] of path(row).entries()) {
         key += `/${JSON.stringify([name, sub])}`;
-        if (!node.children.has(key)) node.children.set(key, { key, name, sub, children: new Map(), rows: [], everywhere: [] });
+        if (!node.children.has(key)) node.children.set(key, { key, name, sub, columns: columnsOf(row, depth), children: new Map(), rows: [], everywhere: [] });
         node = node.children.get(key);
         node.everywhere.push(row);
         if ((row.currency ?? "") === currency) node.rows.push(row);
       }
     }
     return root;
+  }
+
+  // The columns of the report that a row of this depth stands for.
+  function columnsOf(row, depth) {
+    const names = [["channel"], ["source"], ["medium", "name"]].slice(0, depth + 1).flat();
+    return Object.fromEntries(names.map((name) => [name, row[name] ?? ""]));
   }
 
   function path({ kind, channel, source, medium, name }) {
@@ -134,6 +140,7 @@
     tell(`${days}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
     at("sales-notes").replaceChildren();
     for (const note of notes) child(at("sales-notes"), "li", "", foreign(note, 300));
+    at("sales-orders").hidden = true;
     showFigures();
     showCourse();
     showTable();
@@ -148,6 +155,7 @@
     const { tenants, tenant } = sales;
     const listed = tenant && !tenants.includes(tenant) ? [...tenants, tenant] : tenants;
     fillChoice("sales-tenant", [["", "All tenants"], ...listed.map((each) => [each, each])], tenant ?? "", listed.length > 1);
+    at("sales-later").disabled = sales.until === sales.today;
     for (const name of ["since", "until"]) {
       at(`sales-${name}`).max = sales.today;
       if (at("sales-days").value) at(`sales-${name}`).value = sales[name];
@@ -224,6 +232,7 @@
     for (const [each, sums] of rows.slice(0, MOST_ROWS)) {
       const line = body.appendChild(make("tr", `level-${level}`, "row"));
       const head = addCells(line, foreign(each.name), foreign(each.sub), sums, most);
+      if (sums.orders) addOrdersButton(line.cells[2], each);
       if (!each.children.size) continue;
       const isOpen = opened.has(each.key);
       const button = make("button", "opens");
@@ -264,6 +273,51 @@
       child(bar, "i", "").style.width = `${100 * Math.max(0, Math.min(1, sums.net / most))}%`;
     });
     return head;
+  }
+
+  // The table as a file. A link could not send the header of this page.
+  async function download() {
+    const { since, until } = sales;
+    try {
+      const answer = await askDaemon(`sales.csv?${asked}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      const link = make("a", "");
+      link.href = URL.createObjectURL(await answer.blob());
+      link.download = `sales-${since}-${until}.csv`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    } catch {
+      tell("The download has failed.");
+    }
+  }
+
+  // The orders of a row
+
+  function addOrdersButton(cell, { key, name, sub, columns }) {
+    const button = make("button", "lists");
+    button.type = "button";
+    button.dataset.key = `orders of ${key}`;
+    button.setAttribute("aria-label", `${cell.firstChild.data} orders of ${foreign(name)}: list them`);
+    button.append(cell.firstChild);
+    cell.prepend(button);
+    button.addEventListener("click", () => listOrders(`Orders of ${foreign(name)}${sub ? `, ${foreign(sub)}` : ""}`, columns));
+  }
+
+  async function listOrders(title, columns) {
+    const parameters = new URLSearchParams(asked);
+    for (const [name, value] of Object.entries({ ...columns, currency })) parameters.set(name, value);
+    setText(at("sales-orders-title"), title);
+    at("sales-orders-list").replaceChildren();
+    at("sales-orders").hidden = false;
+    at("sales-orders").focus();
+    try {
+      const answer = await askDaemon(`orders.json?${parameters}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
+      const given = await answer.json();
+      if (answer.ok) fillOrders(at("sales-orders-list"), given, title);
+      else child(at("sales-orders-list"), "p", "nothing", foreign(given.error, 300));
+    } catch {
+      child(at("sales-orders-list"), "p", "nothing", "The daemon does not answer.");
+    }
   }
 
   // The chart: a bar for each day or hour, and a mark for the same one of the time before.
@@ -329,6 +383,20 @@
     for (const each of document.querySelectorAll(".sales-dates")) each.hidden = at("sales-days").value !== "";
   }
 
+  // Shows the period of the same length before or after the present one.
+  function move(direction) {
+    const [since, until] = [sales.since, sales.until].map((each) => Date.parse(each) / 86400000);
+    const by = direction * (until - since + 1);
+    const last = Math.min(until + by, Date.parse(sales.today) / 86400000);
+    const text = (day) => new Date(day * 86400000).toISOString().slice(0, 10);
+    [at("sales-days").value, at("sales-since").value, at("sales-until").value] = ["", text(last - until + since), text(last)];
+    showDates();
+    choose();
+  }
+
+  at("sales-earlier").addEventListener("click", () => sales && move(-1));
+  at("sales-later").addEventListener("click", () => sales && move(1));
+  at("sales-download").addEventListener("click", download);
   at("sales-days").addEventListener("change", () => {
     showDates();
     if (at("sales-days").value) choose();
