@@ -135,9 +135,9 @@
   function show() {
     showChoices();
     const { since, until, zone, before, notes, tenant, command } = sales;
-    const days = since === until ? since : `${since} to ${until}`;
-    const earlier = before ? `, compared with ${before.join(" to ")}` : "";
-    tell(`${days}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
+    const span = ([first, last]) => (first === last ? first : `${first} to ${last}`);
+    const earlier = before ? `, compared with ${span(before)}` : "";
+    tell(`${span([since, until])}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
     at("sales-notes").replaceChildren();
     for (const note of notes) child(at("sales-notes"), "li", "", foreign(note, 300));
     at("sales-orders").hidden = true;
@@ -185,7 +185,7 @@
     const figures = [
       ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...further.map((each) => `and ${each}`)]],
       ["Orders", ordersOf(all.orders), others.length ? `in ${foreign(currency || "no currency")}` : "", [changeOf(all.orders, before?.orders)]],
-      ["Average order", all.average === null ? "–" : money(all.average, 2), foreign(currency), [changeOf(all.average ?? 0, earlier?.average)]],
+      [`Average order${currency ? `, ${foreign(currency)}` : ""}`, all.average === null ? "–" : money(all.average, 2), "", [changeOf(all.average ?? 0, earlier?.average)]],
       ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, earlier?.conversion)]],
       ["Sessions", count(all.sessions), "", [changeOf(all.sessions, before?.sessions)]],
       ["Visitors", count(sales.visitors), "", []],
