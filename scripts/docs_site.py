@@ -1,8 +1,8 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Four pages are made of the code: every option
-(conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document) and the
-contract of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks).
+The pages are those of docs/ and the README as the first one. Five pages are made of the code: every option
+(conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document), the contract
+of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), and all periodic work.
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -31,7 +31,12 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
 """The pages that the site is built from, as zensical.toml says."""
 
-_MADE_OF = {ROOT / "conf" / "ingestd.toml": "options.md", ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md"}
+_PERIODIC = ROOT / "ingestd" / "support" / "periodic.py"
+_MADE_OF = {
+    ROOT / "conf" / "ingestd.toml": "options.md",
+    ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md",
+    _PERIODIC: "times.md",
+}
 """Files that pages link to, and the page that is made of them."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
@@ -50,9 +55,8 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    made = {"options.md": options(), "commands.md": commands(), "answers.md": answers(), "contracts.md": contracts()}
-    for name, text in made.items():
-        (reference / name).write_text(text)
+    for made in (options, commands, answers, contracts, times):
+        (reference / f"{made.__name__}.md").write_text(made())
     for page in folder.rglob("*.md"):
         if page.parent != reference:
             page.write_text(_LINK.sub(partial(_linked, page=page, folder=folder), page.read_text()))
@@ -126,6 +130,22 @@ def contracts() -> str:
     for module in sorted(pkgutil.iter_modules(api.__path__), key=lambda each: each.name):
         about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
         lines.append(f"- `{module.name}`: {about.partition(chr(10))[0]}")
+    return "\n".join(lines)
+
+
+def times() -> str:
+    """Every time of a daemon: the fields of `Timing` with their comments."""
+    about = (
+        "A daemon does this work again and again. The pause follows the end of a step. A jump of the system's clock "
+        "changes no pause. A daemon on Redis also beats (`redis_heartbeat`), and tries each second to open partitions "
+        "that were away at its start."
+    )
+    lines = ["# Periodic work", "", about, "", "| name | pause in seconds | step |", "|---|---|---|"]
+    for line in _PERIODIC.read_text().splitlines():
+        if time := re.fullmatch(r"    (\w+): float = ([\d.]+)  # (.+)", line):
+            lines.append(f"| `{time[1]}` | {time[2]} | {_cell(time[3])} |")
+        elif line == "    # Further times":
+            lines.extend(["", "## Further times", "", "| name | seconds | meaning |", "|---|---|---|"])
     return "\n".join(lines)
 
 

@@ -94,9 +94,6 @@ class SourceRules:
 
     def _excluded(self, host: str) -> str | None:
         """Why the host or a domain above it names no source."""
-        while True:
-            if host in self._domains:
-                return self._domains[host]
-            _, dot, host = host.partition(".")
-            if not dot:
-                return None
+        labels = host.split(".")
+        domains = (".".join(labels[index:]) for index in range(len(labels)))
+        return next((self._domains[domain] for domain in domains if domain in self._domains), None)
