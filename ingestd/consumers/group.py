@@ -30,6 +30,7 @@ Died = Callable[[str, BaseException], None]
 
 _IDLE = 2.0  # seconds after which the cursors of other daemons are read again, even without new records
 _MOST_IDLE = 10.0  # the same at most, with many partitions
+_STEP = 1.0  # seconds for the step that a consumer has begun when the daemon stops
 _FORCED = 0.5  # seconds
 
 
@@ -41,8 +42,8 @@ class Consumers:
     `partition` is the name of the partition of journal and store. `failure_logs` has the logs of consumers by name,
     which the partitions share.
 
-    `stop` waits at most `grace` seconds for the step that each consumer has begun, and `grace` + 1 seconds until they
-    have ended, and again until they are closed. Once `forced` is set, each wait lasts half a second more at most.
+    `stop` waits at most a second for the steps that consumers have begun, `grace` seconds until they have ended, and
+    again until they are closed. Once `forced` is set, each wait lasts half a second more at most.
     """
 
     def __init__(
@@ -174,19 +175,19 @@ class Consumers:
                 self._tasks[runner.name] = self._run(runner.name, runner.run())
 
     async def _end(self, runner: Runner, limit: float) -> None:
-        """End a consumer after its present step: a write that is cancelled would come again."""
+        """End a consumer after its present step, which a sink would get again, or after `limit` seconds."""
         ending = asyncio.create_task(runner.end())
         await _ended_in_time([ending], limit, self._forced)
         ending.cancel()
         await self._cancel(runner.name)
-        await self._ends([asyncio.create_task(runner.close(self._grace), name=runner.name)])
+        await self._ends(asyncio.create_task(runner.close(self._grace), name=runner.name), self._grace + 1)
         await runner.reader.release_cursor()
 
     async def _cancel(self, name: str) -> None:
         task = self._tasks.pop(name)
         task.remove_done_callback(self._ended)
         task.cancel()
-        await self._ends([task])
+        await self._ends(task, self._grace)
 
     async def stop(self, limit: float) -> dict[str, int]:
         """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
@@ -206,7 +207,7 @@ class Consumers:
         with suppress(asyncio.CancelledError, Unavailable):
             await catching_up
         if self._tasks:
-            await asyncio.gather(*(self._end(each, self._grace) for each in self._runners), self._cancel(""))
+            await asyncio.gather(*(self._end(each, _STEP) for each in self._runners), self._cancel(""))
         with suppress(Unavailable):
             await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
@@ -237,12 +238,10 @@ class Consumers:
     async def _cursors_of(self, names: Collection[str]) -> Sequence[Cursor]:
         return [cursor for cursor in await self._journal.cursors() if cursor.name in names] if names else ()
 
-    async def _ends(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until all tasks have ended, but only for a limited time for tasks that are stuck."""
-        if not await _ended_in_time(tasks, self._grace + 1, self._forced):
-            for task in tasks:
-                if not task.done():
-                    _log.error("%s: does not end; it is left behind", task.get_name())
+    async def _ends(self, task: asyncio.Task[None], limit: float) -> None:
+        """Wait until the task has ended, but only for a limited time if it is stuck."""
+        if not await _ended_in_time([task], limit, self._forced):
+            _log.error("%s: does not end; it is left behind", task.get_name())
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
