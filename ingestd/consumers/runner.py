@@ -200,12 +200,12 @@ class Runner:
             raise failure
 
     async def _next_action(self) -> NextAction:
-        """Return the next action, once it is not "nothing"."""
-        while (action := await self._ask_for_action()) == "nothing":
+        """Return the next action, once it is not "nothing". A step that `prepare` has begun comes before a pause."""
+        while (action := await self._ask_for_action()) == "nothing" and not self._prepared:
             await self._learn_age()
             self._moved.set()
             await asyncio.sleep(TIMING.next_action)
-        return action
+        return "records" if action == "nothing" else action
 
     async def _ask_for_action(self) -> NextAction:
         state = self._begin_state()
@@ -274,7 +274,7 @@ class Runner:
             self._keep_buffered(count)
             return
         committing = asyncio.create_task(self._commit(step, count))
-        goes_on = asyncio.get_running_loop().time() - self._could_pass_at < _PASSING
+        goes_on = asyncio.get_running_loop().time() - self._could_pass_at < _PASSING and not self.status.paused
         try:  # disk or network work on the commit while the next step is prepared
             if count == len(self._in_hand) and not self._ending and goes_on and (ahead := await self.reader.ahead()):
                 self._prepared = True
