@@ -232,12 +232,17 @@ def test_the_demo_shop_lists_what_it_sends_and_tells_the_decision(
     with demo_shop(f"http://127.0.0.1:{daemon.port}", shop.public.id) as url:
         tab = browser.tab()
         tab.open(url)
-        listed = "[...document.querySelectorAll('#sent li')].map((each) => each.textContent).join()"
-        tab.wait_for(f"{listed} === 'Page View,Product List Viewed'")
-        tab.evaluate("[...document.querySelectorAll('nav button')].at(-1).click()")  # No tracking
-        assert "Tracking is off." in tab.evaluate("document.querySelector('header').textContent")
+        listed = "[...document.querySelectorAll('#sent li')].map((each) => each.textContent)"
+        for key in ("Page View", "Product List Viewed"):
+            tab.wait_for(f"{listed}.some((each) => each.startsWith('{key} · ') && each.endsWith(' · stored'))")
+        state = "document.getElementById('state').textContent"
+        before = tab.evaluate(state)
+        tab.evaluate("[...document.querySelectorAll('#choices button')].at(-1).click()")
+        refused = tab.evaluate(state)
+        assert refused != before
         tab.reload()
         tab.wait_for(f"performance.getEntriesByType('navigation')[0].type === 'reload' && {LOADED}")
-        tab.wait_for("document.querySelector('header').textContent.includes('Tracking is off.')")
-        assert tab.evaluate(listed) == ""
+        tab.wait_for(f"{state} === {json.dumps(refused)}")
+        tab.wait_for("document.getElementById('waiting').textContent.startsWith('Nothing is sent')")
+        assert tab.evaluate(listed) == []
         tab.open("about:blank")
