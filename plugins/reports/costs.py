@@ -33,8 +33,9 @@ class Cost(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> tuple[str | None, ...]:
-        """A cost replaces another one of the same day with this key."""
-        return self.source, self.medium, self.campaign, self.currency
+        """A cost replaces another one of the same day with this key. Reports add up campaigns without case, too."""
+        names = (self.source, self.medium, self.campaign)
+        return *(name and name.lower() for name in names), self.currency
 
 
 class _CostsOfDay(msgspec.Struct):

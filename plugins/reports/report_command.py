@@ -145,6 +145,6 @@ def _notes(made: Report, periods: Periods, lacks: Sequence[_Lack]) -> Iterator[s
         yield f"not counted: amounts over 10^12, of {made.not_counted} orders"
     oldest = max((each.oldest for each in lacks if each.oldest is not None), default=None)
     if oldest is not None and oldest > periods.since:
-        yield f"missing: orders and sessions before {periods.text(oldest)}, which the journal no longer has"
+        yield f"the journal begins at {periods.text(oldest)}: earlier orders and sessions are not counted"
     if undecided := sum(each.undecided for each in lacks):
         yield f"missing: {undecided} orders that attribution has not read yet"

@@ -213,7 +213,7 @@ def _shortened(asked: _Query, query: _Query, most: int) -> Iterator[str]:
 def _missing(periods: Periods, starts: Starts, missing: MissingPartitions) -> Iterator[str]:
     """What the journals do not have."""
     if starts.removed is not None and starts.removed > periods.since:
-        yield f"Missing: orders and sessions before {periods.text(starts.removed)}, which the journal no longer has."
+        yield f"The journal begins at {periods.text(starts.removed)}: earlier orders and sessions are not counted."
     for name, reason in missing.reasons.items():
         yield f"Missing: the tenants of partition {name}, which is out of reach ({reason})."
 

@@ -270,7 +270,10 @@ def test_a_shop_moves_between_different_numbers_of_partitions(
         assert shop.status() == status
         assert shop.records() == records
         assert "private" not in str(records)
-        assert shop.command("attribution", "report", "--since", "2d") == report
+        # A journal of another position at the beginning may be without earlier records, and the report says so.
+        reports = [report, shop.command("attribution", "report", "--since", "2d")]
+        rows = [text.partition("\nthe journal begins at")[0].rstrip("\n") for text in reports]
+        assert rows[0] == rows[1]
     shop.crm.tell()
     with shop.serve() as daemon:
         shop.command("sinks", "resume", "crm")

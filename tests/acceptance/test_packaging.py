@@ -26,8 +26,8 @@ PAGE = ROOT / "docs" / "writing-plugins.md"
 CONTRACT = ROOT / "docs" / "sink-contract.md"
 FREE_PORTS = "--set http.listen=127.0.0.1:0 --set ops.listen=127.0.0.1:0"
 SHIPPED = {
-    ".py", ".json", ".toml", ".yml", ".sql", ".lua", ".typed", ".html", ".css", ".js", ".txt", ".service", ".socket",
-    ".conf", ".ts",
+    ".py", ".json", ".toml", ".yml", ".sql", ".csv", ".lua", ".typed", ".html", ".css", ".js", ".txt", ".service",
+    ".socket", ".conf", ".ts",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_columns_have_any_order_and_case_and_lines_any_end(tmp_path: Path) -> No
 
 
 def test_a_line_replaces_an_earlier_one_of_its_day_and_campaign(tmp_path: Path) -> None:
-    lines = ["2026-11-01,google,cpc,x,EUR,1,2,3", "2026-11-01,google,cpc,x,eur,4,,", "2026-11-01,google,cpc,x,CHF,5,,"]
+    lines = ["2026-11-01,google,cpc,x,EUR,1,2,3", "2026-11-01,Google,CPC,X,eur,4,,", "2026-11-01,google,cpc,x,CHF,5,,"]
     found = read(tmp_path, "\n".join([HEADER, *lines]))
     assert found.repeated == 1
     assert [str(each.cost) for each in found.costs[date(2026, 11, 1)]] == ["4", "5"]
