@@ -413,7 +413,7 @@ def test_costs_beside_the_revenue(tmp_path: Path) -> None:
         assert [rows["google"][name] for name in ("net", "cost", "roas", "cost_per_order")] == [40, 10, 4.0, 10]
         assert [rows["bing"][name] for name in ("currency", "orders", "cost", "roas")] == ["USD", 0, 3, 0]
         listed = [json.loads(line) for line in shop.command("costs", "list", "--json").splitlines()]
-        assert [(each["source"], each["cost"]) for each in listed] == [("Google", 10), ("bing", 3)]
+        assert [(each["source"], each["cost"]) for each in listed] == [("bing", 3), ("Google", 10)]
         day = ("--since", str(today), "--until", str(today))
         assert shop.command("costs", "remove", *day) == "costs of shop: 2 removed\n"
         assert shop.command("costs", "list") == "no costs\n"
