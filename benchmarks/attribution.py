@@ -62,7 +62,7 @@ def touch(number: int, visitor: str) -> Record:
 
 def order(number: int, visitor: str, user: str | None = None) -> Record:
     data = {"order_id": f"o-{number}", "total": 247.5, "revenue": 210.0, "currency": "EUR"}
-    return record(number, key="Order Completed", anonymousId=visitor, userId=user, data=data)
+    return record(number, key="Order Completed", anonymousId=visitor, userId=user, data=data, signed=True)
 
 
 def consumer() -> Consumer:
