@@ -390,7 +390,7 @@ def test_the_vectors_of_wycheproof_are_judged_as_published(vector: Mapping[str, 
 
 def _script(language: str, before: str, after: str) -> str:
     """The example in this language. `before` defines an event and a secret, `after` prints the result."""
-    text = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "signing.md").read_text(encoding="utf-8")
     block = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert block is not None
     return f"{before}\n{block[1]}\n{after}\n"
@@ -423,7 +423,7 @@ def _shell() -> list[str]:
 def test_the_documented_way_to_sign_works(command: Callable[[], list[str]], needs: Sequence[str]) -> None:
     missing = [program for program in needs if shutil.which(program) is None]
     if missing:
-        pytest.skip(f"{missing[0]} is not on PATH: its example in docs/keys.md cannot run")
+        pytest.skip(f"{missing[0]} is not on PATH: its example in docs/signing.md cannot run")
     done = subprocess.run(command(), check=True, capture_output=True)
     signature, _, body = done.stdout.partition(b"\n")
     assert json.loads(body) == {"total": 40, "name": "Größe ü/😀"}
