@@ -28,7 +28,7 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
-from tests.support.sinks import ids_of
+from tests.support.sinks import ids_of, lines_to_read
 
 ROOT = Path(__file__).parents[2]
 _numbers = count(1)
@@ -464,8 +464,7 @@ def test_an_answer_tells_whether_the_server_or_a_row_is_at_fault(
 
 
 def _examples() -> Sequence[str]:
-    page = (ROOT / "docs" / "sinks" / "clickhouse.md").read_text()
-    return re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    return lines_to_read("Query ClickHouse", "sql")
 
 
 async def test_the_documented_queries_work(warehouse: Warehouse) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.daemon import Shop
 from tests.support.kafka_cluster import Stored
 from tests.support.kafka_sink import Kafka, incompressible, make, opened, topic_of, until_written
-from tests.support.sinks import options_shown, send_through_an_outage, values
+from tests.support.sinks import lines_to_read, options_shown, send_through_an_outage, values
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "kafka.md").read_text()
 
@@ -251,7 +250,7 @@ def test_the_documented_options_and_the_documented_reader_work(
             await sink.write(batch)
 
     asyncio.run(write())
-    (reader,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (reader,) = lines_to_read("Read a Kafka topic")
     printed: list[tuple[str, ...]] = []
     until = time.monotonic() + 30
     exec(

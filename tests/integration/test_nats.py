@@ -30,7 +30,7 @@ from tests.support.daemon import Shop
 from tests.support.journals import until
 from tests.support.nats_server import NatsServer, nats_server
 from tests.support.ports import free_port
-from tests.support.sinks import configured, options_shown, send_through_an_outage, values
+from tests.support.sinks import configured, lines_to_read, options_shown, send_through_an_outage, values
 from tests.support.webhook_server import make_certificate
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "nats.md").read_text()
@@ -754,7 +754,7 @@ def test_the_documented_options_and_the_documented_reader_work(
             await sink.write(batch)
 
     asyncio.run(write())
-    (reader,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (reader,) = lines_to_read("Read a NATS stream")
     exec(reader.replace("nats://nats.example:4222", server.url), {})
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
         ["ingestd.shop.event", value["id"]] for value in values(batch)

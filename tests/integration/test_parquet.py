@@ -32,7 +32,7 @@ from tests.support.daemon import Daemon, Shop
 from tests.support.disks import small_disk
 from tests.support.gcs_server import gcs_server
 from tests.support.s3_server import S3Server, s3_server
-from tests.support.sinks import configured, options_shown
+from tests.support.sinks import READING, configured, lines_to_read, options_shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks" / "parquet.md"
 
@@ -107,10 +107,10 @@ def test_the_page_shows_the_options_and_its_queries_work(tmp_path: Path) -> None
         await sink.close()
 
     asyncio.run(scenario())
-    (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    (query,) = lines_to_read("Query Parquet files", "sql")
     rows = fetched(query.replace("s3://shop-lake/events", str(tmp_path / "lake")))
     assert [(str(date), currency, float(total)) for date, currency, total in rows] == [("2026-11-21", "EUR", 50.0)]
-    (beginning,) = re.findall(r'duckdb.sql\(\\"(.*?)\\"\)', page)
+    (beginning,) = re.findall(r'duckdb.sql\(\\"(.*?)\\"\)', READING)
     counted = fetched(beginning.replace("lake/", f"{tmp_path}/lake/"))
     assert sum(count for *_, count in counted) == 9
 

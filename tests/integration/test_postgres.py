@@ -33,7 +33,7 @@ from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.journals import until
 from tests.support.postgres_server import PostgresServer, postgres_server
-from tests.support.sinks import ids_of
+from tests.support.sinks import ids_of, lines_to_read
 
 asyncpg: Any = import_module("asyncpg")  # asyncpg has no types
 
@@ -928,8 +928,7 @@ async def test_tls_is_used_and_certificates_are_verified(warehouse: Warehouse) -
 
 
 def shown_queries() -> list[str]:
-    page = (ROOT / "docs" / "sinks" / "postgres.md").read_text()
-    return [block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if "…" not in block]
+    return lines_to_read("Query PostgreSQL", "sql")
 
 
 async def test_the_documented_queries_work(warehouse: Warehouse) -> None:

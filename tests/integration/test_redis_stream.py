@@ -23,7 +23,7 @@ from tests.support.daemon import Shop
 from tests.support.ports import free_port
 from tests.support.redis_proxy import redis_proxy
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.sinks import configured, ids_of, options_shown, send_through_an_outage
+from tests.support.sinks import configured, ids_of, lines_to_read, options_shown, send_through_an_outage
 from tests.support.webhook_server import make_certificate
 
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "redis_stream.md").read_text()
@@ -484,7 +484,7 @@ def test_the_documented_options_and_the_documented_reader_work(
             await sink.write(batch)
 
     asyncio.run(write())
-    (reader,) = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
+    (reader,) = lines_to_read("Read a Redis stream")
     exec(reader.replace("redis://redis.example:6379/0", server.url), {})
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ids_of(batch)
     assert server.client().xpending("events", "warehouse")["pending"] == 0

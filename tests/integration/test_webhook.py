@@ -25,10 +25,9 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Reply, Shop, run_ingestd
 from tests.support.ports import free_port
-from tests.support.sinks import configured, values
+from tests.support.sinks import configured, lines_to_read, values
 from tests.support.webhook_server import Received, WebhookServer, make_certificate, raw_server, webhook_server
 
-PAGE = Path(__file__).parents[2] / "docs" / "sinks" / "webhook.md"
 SECRET = "whsec_" + base64.b64encode(b"a key of twenty-four bytes").decode()
 TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 TLS_LINE = "tornado.general WARNING SSL Error on "
@@ -89,9 +88,9 @@ def server() -> Iterator[WebhookServer]:
 @pytest.fixture(scope="module")
 def is_genuine() -> Verify:
     """The verification function in the documentation."""
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (source,) = lines_to_read("Verify a webhook")
     names: dict[str, Any] = {}
-    exec(compile(source, PAGE.name, "exec"), names)
+    exec(compile(source, "reading-records.md", "exec"), names)
     verify: Verify = names["is_genuine"]
     return verify
 

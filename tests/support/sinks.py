@@ -16,7 +16,9 @@ from ingestd.api.sink import Sink
 from .clients import wait_until
 from .daemon import Shop
 
-__all__ = ["configured", "ids_of", "options_shown", "send_through_an_outage", "values"]
+__all__ = ["READING", "configured", "ids_of", "lines_to_read", "options_shown", "send_through_an_outage", "values"]
+
+READING = (Path(__file__).parents[2] / "docs" / "reading-records.md").read_text()
 
 _S = TypeVar("_S", bound=Sink)
 
@@ -41,6 +43,12 @@ def configured(sink_class: type[_S], name: str, table: Mapping[str, Any], folder
     """A sink with the options of this table of a configuration. Raises `ConfigError`."""
     options = read_options(sink_class.Options, table, path=f"sinks.{name}", source="x.toml", base=folder)
     return sink_class(name, options)
+
+
+def lines_to_read(heading: str, language: str = "python") -> list[str]:
+    """The blocks of code in this section of docs/reading-records.md."""
+    section = READING.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 def options_shown(page: str, kind: str, sink_class: type[Sink], folder: Path) -> Any:
