@@ -1,4 +1,4 @@
-// The functions of the client: docs/browser.md. ingestd.d.ts has their types.
+// The functions of the client: docs/browser-client.md. ingestd.d.ts has their types.
 
 import { SECRETS } from './addresses.js'
 import { campaign, endCampaign } from './campaign.js'
