@@ -1,4 +1,4 @@
-"""The interface for plugins: a plugin imports nothing else of ingestd. docs/writing-plugins.md lists every name."""
+"""The interface for plugins: a plugin imports nothing else of ingestd. docs/hooks.md lists every name."""
 
 from __future__ import annotations
 

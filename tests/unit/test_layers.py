@@ -139,7 +139,7 @@ def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> N
 
 
 def test_the_page_for_authors_lists_the_modules_that_are_promised_and_no_helpers() -> None:
-    page = (ROOT / "docs" / "writing-plugins.md").read_text()
+    page = (ROOT / "docs" / "hooks.md").read_text()
     listed = re.findall(r"`(\w+)`", page.partition("The docstring of each module")[2].partition("\n## ")[0])
     assert listed == sorted({module.split(".")[2] for module in CORE if module.startswith("ingestd.api.")})
     assert len(listed) <= 21
