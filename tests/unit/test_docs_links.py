@@ -1,4 +1,4 @@
-"""Every file that the README and the docs link to exists, and so does every command that they show."""
+"""Every file that the docs and the pages beside the README link to exists, and so does every command that they show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.test_command_line import CLI
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "benchmarks").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "benchmarks").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
