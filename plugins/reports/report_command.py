@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
-from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
 from ingestd.api.output import columns, write, write_data, write_json
@@ -19,11 +18,10 @@ from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
 from ..attribution.models import MODELS
-from ..attribution.reading import Seen
-from ..attribution.touches import Touch
+from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
-from .report import Report, columns_of
+from .report import Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members, table
 
@@ -44,26 +42,13 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     )
     if arguments.until is not None and periods.span.since >= periods.span.until:
         raise CommandError("--until is not after --since")
-
-    def read_touch(record: Record) -> Touch | None:
-        seen = rules.read(record, daemon.unusable_ids)
-        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
-
     made = Report(
-        by_columns,
-        (arguments.model, *MODELS) if "model" in by else (arguments.model,),
-        numbers=periods.number,
-        first=periods.first,
-        last=periods.last,
-        read_touch=read_touch,
-        is_visitor=lambda visitor: visitor not in daemon.unusable_ids,
-        channel=rules.channel,
-        tenant=arguments.tenant,
+        by_columns, (arguments.model, *MODELS) if "model" in by else (arguments.model,), numbers=periods.number,
+        first=periods.first, last=periods.last, read_touch=lambda record: rules.touch_of(record, daemon.unusable_ids),
+        unusable_ids=daemon.unusable_ids, channel=rules.channel, tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
-        until=periods.until,
-        keep_case=arguments.keep_case,
-        paths=arguments.paths,
-    )
+        until=periods.until, keep_case=arguments.keep_case, paths=arguments.paths,
+    )  # fmt: skip
     partitions = daemon.partitions if arguments.tenant is None else daemon.all_of_tenant(arguments.tenant)
     missing = MissingPartitions(partitions)
     lacks: list[_Lack] = []

@@ -15,15 +15,15 @@ from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 
 from ..attribution.campaigns import OTHERS
-from ..attribution.reading import Seen
 from ..attribution.report import Row, total
 from ..attribution.rollups import read_tenants
 from ..attribution.touches import Touch
+from .columns import columns_of
 from .course import Course
 from .orders import OrderList, Pause, read_latest
 from .periods import Periods
 from .recent import Starts, find_starts, pages
-from .report import Line, Report, columns_of
+from .report import Line, Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members
 
@@ -49,12 +49,8 @@ class Shop(NamedTuple):
     def today(self) -> date:
         return datetime.fromtimestamp(times.now() / 1000, self.rules.time_zone.zone).date()
 
-    def read_touch(self, record: Record) -> Touch | None:
-        seen = self.rules.read(record, self.daemon.unusable_ids)
-        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
-
-    def is_visitor(self, visitor: str) -> bool:
-        return visitor not in self.daemon.unusable_ids
+    def touch_of(self, record: Record) -> Touch | None:
+        return self.rules.touch_of(record, self.daemon.unusable_ids)
 
 
 class _Query(NamedTuple):
@@ -104,8 +100,9 @@ class _Reading:
         self._most_rows = shop.most_rows
         self._course = Course(periods, shop.rules.time_zone)
         self._report = Report(
-            columns_of(_BY), numbers=self._course.number, read_touch=shop.read_touch, is_visitor=shop.is_visitor,
-            channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
+            columns_of(_BY), numbers=self._course.number, read_touch=shop.touch_of,
+            unusable_ids=shop.daemon.unusable_ids, channel=shop.rules.channel, tenant=query.tenant, since=self.since,
+            until=periods.until,
         )  # fmt: skip
         self._orders = OrderList(self._report, len(columns_of(_BY)))
 

@@ -31,7 +31,8 @@ from ingestd.plugins.attribution.rollups import (
     rows_of,
     sum_up,
 )
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Report
 from tests.support.attribution import START, Attribution, Shop, attributing
 from tests.support.attribution_reference import Rules
 

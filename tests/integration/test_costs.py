@@ -17,9 +17,10 @@ from ingestd.api.store import key_digest
 from ingestd.api.times import now
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.report import total
+from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.cost_file import CostFile, read_cost_file
 from ingestd.plugins.reports.costs import Changes, Cost, change, days_of, read_costs, scan_costs
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.report import Report
 from tests.support.backends import sqlite_backend
 
 YEAR = 366 * 86_400_000

@@ -22,7 +22,8 @@ from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Row, divide, money, number, total
 from ingestd.plugins.attribution.touches import Touch
-from ingestd.plugins.reports.report import Line, Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Line, Report
 from ingestd.plugins.reports.text import Form, csv_lines, members, table
 from ingestd.plugins.sources import Channels
 from ingestd.support.terminal import display_width, printable
