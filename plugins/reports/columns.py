@@ -17,7 +17,6 @@ Shares = tuple[tuple[Campaign, Decimal], ...]
 """Rows, and the part of an order that each has."""
 Products = tuple[tuple[str | None, Decimal], ...]
 
-_CHANNEL_OF_DIRECT = "Direct"
 _MOST_STEPS, _LAST_STEPS = 10, 8  # of a path: a visitor may have hundreds of touchpoints
 _Value = TypeVar("_Value")
 
@@ -70,7 +69,7 @@ class Columns:
         """The row of orders and sessions without a touchpoint."""
         if "channel" not in self.fields:
             return DIRECT
-        texts = {"channel": _CHANNEL_OF_DIRECT, "source": DIRECT.label}
+        texts = {"channel": "Direct", "source": DIRECT.label}
         return self.shared(Campaign("direct", tuple(map(texts.get, self.fields))))
 
     def of_path(self, steps: Sequence[Campaign], left_out: int) -> Campaign:

@@ -168,7 +168,10 @@ class Report:
                     order.reversed += amount_of(body["value"]) or _ZERO
 
     def add_cost(self, cost: Cost, number: int) -> None:
-        """Add the cost of a campaign in the period of this number. Call this for each once, if `takes_costs`."""
+        """Add the cost of a campaign. Call this for each once, if `takes_costs`.
+
+        `number` is that of its period, and with `group` of its group.
+        """
         texts = {"source": cost.source, "medium": cost.medium, "name": cost.campaign}
         key = number, self._columns.of_touchpoint("", texts), cost.currency
         spent = cost.cost, cost.clicks or 0, cost.impressions or 0
@@ -239,9 +242,6 @@ class Report:
         return Order(number, self._columns.shared(tuple(shares)), assisted, currency, revenue, customer, bought)
 
     # Rows
-
-    def rows(self) -> list[Row]:
-        return [line.row for line in self.lines()]
 
     def lines(self, *, compare: bool = False, group: Callable[[int], int] | None = None) -> list[Line]:
         """The rows of each period that is shown, with `compare` beside those of the period before.

@@ -67,9 +67,9 @@ class Sums:
         self._assisted = _Counts((order.number, row, order.currency) for order in orders for row in order.assisted)
         if not columns.keep_case:
             self._merge_spellings()
-        currencies = Counter(order.currency for order in orders)
+        currencies = Counter(order.currency for order in orders) or Counter(key[2] for key in costs)
         self._main = min(currencies, key=lambda each: (-currencies[each], each or ""), default=None)
-        """The currency of most orders, whose rows have the sessions."""
+        """The currency of most orders, or else of most costs, whose rows have the sessions."""
 
     def _merge_spellings(self) -> None:
         spelling = Spelling()

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.support.sink_desk import Desk
 
 CAMPAIGN = {"source": "newsletter", "medium": "email", "name": "<img src=x onerror=boom()>"}
 SHOWN = "newsletter / email / <img src=x onerror=boom()>"
+TODAY = datetime.now(UTC).date()
 MODELS = ["last_touch", "first_touch", "linear", "position_based", "time_decay"]
 
 
@@ -122,6 +124,9 @@ def selling(
             assert daemon.post_signed({"key": name, "anonymousId": visitor, "data": data}, key).status == 200
         reversals = 'ingestd_attribution_reversals_total{result="reversed"}'
         wait_until(lambda: daemon.metric(reversals) == 5)  # one of them of the order that was superseded
+        costs = f"day,source,currency,cost\n{TODAY},newsletter,EUR,9.90\n{TODAY},newsletter,USD,5\n"
+        (folder / "costs.csv").write_text(costs)
+        run_ingestd("costs", "import", str(folder / "costs.csv"), "--tenant", "shop", config=shop.config)
         # The metric may be ahead of the journal, and the page keeps sales for a minute.
         wait_until(lambda: sum(each["net"] for each in orders_listed(daemon)) == pytest.approx(5024.6))
         yield shop, daemon
@@ -365,6 +370,8 @@ def test_a_browser_offers_the_models_and_keeps_the_choice(crowded: tuple[Shop, D
 ROWS = """[...document.querySelectorAll('#panels tbody tr')]
     .map(row => [...row.cells].map(cell => cell.firstChild.textContent))"""
 NEWSLETTER = ["newsletter", "1", "40.50", "10.80", "29.70"]
+SALES_CELLS = ROWS.replace("#panels tbody tr", "#sales-table :is(tbody, tfoot) tr")
+EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "7", "57.1 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
@@ -373,16 +380,23 @@ def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daem
     tab = browser.tab(width=width, height=844, dark=dark)
     tab.open(f"http://127.0.0.1:{selling[1].ops_port}/#sales")
     tab.wait_for("document.getElementById('sales-result')?.hidden === false")
-    figure = "document.querySelector('#sales-figures dd')"
+    figures = "document.getElementById('sales-figures')"
+    figure = f"{figures}.querySelector('dd')"
     assert tab.evaluate(f"{figure}.textContent") == "5,004.70EUR"
     assert tab.evaluate(f"{figure}.getBoundingClientRect().bottom") < 300  # the first thing
-    assert "and 19.90 CZK" in tab.evaluate("document.getElementById('sales-figures').textContent")
+    assert "and 19.90 CZK" in tab.evaluate(f"{figures}.textContent")
+    assert "Cost9.90EURnone before, and 5.00 USD" in tab.evaluate(f"{figures}.textContent")
+    assert tab.evaluate(SALES_CELLS)[-1] == ["Total", *EUR_OF_ALL, "9.90", "505.53", "3.30"]
+    assert tab.evaluate("document.getElementById('sales-costs').textContent").endswith(
+        "Costs in USD are shown with that currency alone."
+    )
     rows = "[...document.querySelectorAll('#sales-table tbody th')].map(each => each.textContent)"
     assert tab.evaluate(rows) == ["Unassigned", "Direct"]
     tab.evaluate("document.querySelector('#sales-table button').focus()")
     tab.press("Enter")
     assert tab.evaluate(rows) == ["Unassigned", "search", "newsletter", "Direct"]
     assert tab.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert [row[-3:] for row in tab.evaluate(SALES_CELLS)[1:3]] == [["–", "–", "–"], ["9.90", "3.00", "9.90"]]  # noqa: RUF001
     tab.evaluate("document.getElementById('sales-course-details').open = true")
     tab.wait_for("document.querySelectorAll('#sales-course-table tbody tr').length === 7")
     assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]

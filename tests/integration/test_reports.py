@@ -102,7 +102,7 @@ def rows(records: Iterable[Record], *by: str, **options: Any) -> list[Row]:
     report = Report(columns_of(by), read_touch=touch_of, **options)
     for record in records:
         report.add(record)
-    return report.rows()
+    return [line.row for line in report.lines()]
 
 
 def numbers(since: int, until: int) -> Any:

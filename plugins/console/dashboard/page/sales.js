@@ -75,18 +75,21 @@
 
   function sum(rows, everywhere) {
     const add = (some, name) => some.reduce((all, each) => all + cents(each[name]), 0) / 100;
-    const [net, orders, sessions] = [add(rows, "net"), add(rows, "orders"), add(everywhere, "sessions")];
-    const all = add(everywhere, "orders");
-    const before = sales.before && {
-      net: add(rows, "net_before"), orders: add(rows, "orders_before"),
-      sessions: add(everywhere, "sessions_before"), all: add(everywhere, "orders_before"),
+    const sums = (ending) => {
+      const [net, orders] = [add(rows, `net${ending}`), add(rows, `orders${ending}`)];
+      const [sessions, all] = [add(everywhere, `sessions${ending}`), add(everywhere, `orders${ending}`)];
+      const cost = costsIn(rows, ending).length ? add(rows, `cost${ending}`) : null;
+      return {
+        net, orders, sessions, cost, average: orders ? net / orders : null, conversion: sessions ? all / sessions : null,
+        roas: cost ? net / cost : null, perOrder: cost !== null && orders ? cost / orders : null,
+      };
     };
-    return { net, orders, sessions, all, before, ...rates(net, orders, sessions, all) };
+    return { ...sums(""), before: sales.before && sums("_before") };
   }
 
-  function rates(net, orders, sessions, all) {
-    return { average: orders ? net / orders : null, conversion: sessions ? all / sessions : null };
-  }
+  // The rows that have imported costs.
+  const costsIn = (rows, ending = "") => rows.filter((each) => (each[`cost${ending}`] ?? null) !== null);
+  const hasCosts = (rows) => costsIn(rows).length + costsIn(rows, "_before").length > 0;
 
   // The rows of channels, of their sources, and of the campaigns of these.
   function tree() {
@@ -123,6 +126,7 @@
 
   const amountOf = (value) => (value === null ? "–" : `${money(value, 2)}${currency ? ` ${foreign(currency)}` : ""}`);
   const ordersOf = (value) => money(value, Number.isInteger(value) ? 0 : 2);
+  const ratio = (value) => (value === null ? "–" : money(value, 2));
   const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
 
   function changeOf(now, before) {
@@ -176,17 +180,21 @@
   function showFigures() {
     const all = sum(inCurrency(), sales.rows);
     const { before } = all;
-    const earlier = before && rates(before.net, before.orders, before.sessions, before.all);
-    const others = currencies().filter((each) => each !== currency);
-    const further = others.map((each) => {
-      const net = sales.rows.filter((row) => (row.currency ?? "") === each).reduce((added, row) => added + cents(row.net), 0) / 100;
-      return `${money(net, 2)} ${foreign(each || "without currency")}`;
-    });
+    const further = (name, isShown) => currencies().filter((each) => each !== currency)
+      .map((each) => [each, sum(sales.rows.filter((row) => (row.currency ?? "") === each), [])])
+      .filter(([, sums]) => isShown(sums))
+      .map(([each, sums]) => `and ${money(sums[name], 2)} ${foreign(each || "without currency")}`);
+    const others = further("net", (sums) => sums.orders || sums.net);
+    const costs = [
+      ["Cost", all.cost === null ? "–" : money(all.cost, 2), foreign(currency), [changeOf(all.cost ?? 0, before?.cost), ...further("cost", (sums) => sums.cost !== null)]],
+      ["ROAS", ratio(all.roas), "", [changeOf(all.roas ?? 0, before?.roas), all.perOrder === null ? "" : `${amountOf(all.perOrder)} an order`]],
+    ];
     const figures = [
-      ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...further.map((each) => `and ${each}`)]],
+      ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...others]],
       ["Orders", ordersOf(all.orders), others.length ? `in ${foreign(currency || "no currency")}` : "", [changeOf(all.orders, before?.orders)]],
-      [`Average order${currency ? `, ${foreign(currency)}` : ""}`, all.average === null ? "–" : money(all.average, 2), "", [changeOf(all.average ?? 0, earlier?.average)]],
-      ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, earlier?.conversion)]],
+      [`Average order${currency ? `, ${foreign(currency)}` : ""}`, all.average === null ? "–" : money(all.average, 2), "", [changeOf(all.average ?? 0, before?.average)]],
+      ...(hasCosts(inCurrency()) ? costs : []),
+      ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, before?.conversion)]],
       ["Sessions", count(all.sessions), "", [changeOf(all.sessions, before?.sessions)]],
       ["Visitors", count(sales.visitors), "", []],
     ];
@@ -203,15 +211,21 @@
   const COLUMNS = [
     ["Net revenue", (each) => money(each.net, 2), (each) => changeOf(each.net, each.before?.net)],
     ["Orders", (each) => ordersOf(each.orders), (each) => changeOf(each.orders, each.before?.orders)],
-    ["Average order", (each) => (each.average === null ? "–" : money(each.average, 2)), () => ""],
+    ["Average order", (each) => ratio(each.average), () => ""],
     ["Sessions", (each) => count(each.sessions), (each) => changeOf(each.sessions, each.before?.sessions)],
     ["Conversion", (each) => percent(each.conversion), () => ""],
   ];
+  const COST_COLUMNS = [
+    ["Cost", (each) => ratio(each.cost), (each) => changeOf(each.cost ?? 0, each.before?.cost)],
+    ["ROAS", (each) => ratio(each.roas), () => ""],
+    ["Cost per order", (each) => ratio(each.perOrder), () => ""],
+  ];
+  const columnsShown = () => (hasCosts(inCurrency()) ? [...COLUMNS, ...COST_COLUMNS] : COLUMNS);
 
   function showTable() {
     const { tHead: head, tBodies: [body], tFoot: foot } = at("sales-table");
     head.rows[0].replaceChildren();
-    for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...COLUMNS.map(([each]) => each)]) {
+    for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...columnsShown().map(([each]) => each)]) {
       const cell = head.rows[0].appendChild(make("th", title.startsWith("Channel") ? "" : "num", "columnheader"));
       cell.scope = "col";
       cell.textContent = title;
@@ -223,11 +237,23 @@
     addRows(body, whole, 0, most);
     foot.replaceChildren();
     addCells(foot.appendChild(make("tr", "", "row")), "Total", "", sum(inCurrency(), sales.rows), 0);
+    showCostNote();
     if (focused !== null) body.querySelector(`button[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
+  function showCostNote() {
+    const others = [...new Set(costsIn(sales.rows).map((each) => each.currency))].filter((each) => each !== currency);
+    const notes = hasCosts(inCurrency())
+      ? ["Costs are those that were imported: – means that a row has none, and the total counts all revenue. ROAS is net revenue divided by cost."]
+      : [];
+    if (others.length) notes.push(`Costs in ${foreign(others.join(", "))} are shown with that currency alone.`);
+    at("sales-costs").hidden = !notes.length;
+    setText(at("sales-costs"), notes.join(" "));
+  }
+
   function addRows(body, node, level, most) {
-    const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)]);
+    const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)])
+      .filter(([each, sums]) => each.rows.length || sums.sessions || sums.before?.sessions);
     rows.sort(([, one], [, other]) => other.net - one.net || other.orders - one.orders || other.sessions - one.sessions);
     for (const [each, sums] of rows.slice(0, MOST_ROWS)) {
       const line = body.appendChild(make("tr", `level-${level}`, "row"));
@@ -251,7 +277,7 @@
     if (hidden > 0) {
       const cell = body.appendChild(make("tr", `level-${level}`, "row")).appendChild(make("th", "", "rowheader"));
       cell.scope = "row";
-      cell.colSpan = COLUMNS.length + 1;
+      cell.colSpan = columnsShown().length + 1;
       cell.textContent = `${plural(hidden, "further row")}, with less revenue`;
     }
   }
@@ -261,7 +287,7 @@
     head.scope = "row";
     head.append(name);
     if (sub) child(head, "span", "sub", sub);
-    COLUMNS.forEach(([title, text, change], place) => {
+    columnsShown().forEach(([title, text, change], place) => {
       const cell = line.appendChild(make("td", "num", "cell"));
       cell.dataset.title = title;
       cell.append(text(sums));
