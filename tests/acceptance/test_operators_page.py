@@ -44,12 +44,6 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shop, Da
         yield shop, daemon
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
-
-
 def fill(shop: Shop, daemon: Daemon) -> None:
     key = shop.public.id
     event = {"key": "Product Viewed", "anonymousId": "visitor-1", "data": {}}
@@ -141,8 +135,8 @@ def control(title: str) -> str:
     return f"[...document.querySelectorAll('#panels label')].find(each => each.textContent === '{title}').control"
 
 
-def opened(browser: Browser, daemon: Daemon, *, width: int = 1280, dark: bool = False) -> Tab:
-    tab = browser.tab(width=width, height=812 if width < 800 else 900, dark=dark)
+def opened(browser: Browser, daemon: Daemon, *, width: int = 1280) -> Tab:
+    tab = browser.tab(width=width, height=812 if width < 800 else 900)
     tab.open(f"http://127.0.0.1:{daemon.ops_port}/")
     tab.wait_for("document.querySelector('#sinks td') && document.querySelectorAll('canvas').length === 3")
     return tab
@@ -375,9 +369,9 @@ EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "7", "57.1 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
-def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daemon], browser: Browser) -> None:
-    tab = browser.tab(width=width, height=844, dark=dark)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_sales(width: int, selling: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = browser.tab(width=width, height=844)
     tab.open(f"http://127.0.0.1:{selling[1].ops_port}/#sales")
     tab.wait_for("document.getElementById('sales-result')?.hidden === false")
     figures = "document.getElementById('sales-figures')"
@@ -400,9 +394,7 @@ def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daem
     tab.evaluate("document.getElementById('sales-course-details').open = true")
     tab.wait_for("document.querySelectorAll('#sales-course-table tbody tr').length === 7")
     assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
-    assert [each for each in tab.contrasts() if each[0] < 4.5] == []
-    unnamed = {"button", "combobox", "checkbox", "region", "table", "image", "columnheader", "rowheader"}
-    assert [role for role, name in tab.accessibility() if role in unnamed and not name] == []
+    assert tab.violations() == []
     tab.evaluate("document.querySelector('#sales-table .lists').click()")
     tab.wait_for("document.querySelectorAll('#sales-orders a').length === 3")
     tab.evaluate("URL.createObjectURL = (blob) => (blob.text().then((text) => (window.saved = text)), '#sales')")
@@ -411,7 +403,7 @@ def test_a_browser_shows_sales(width: int, dark: bool, selling: tuple[Shop, Daem
     tab.evaluate("location.hash = '#journey'")
     tab.wait_for("document.querySelectorAll('#journey-latest a').length === 4")
     assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
-    assert [each for each in tab.contrasts() if each[0] < 4.5] == []
+    assert tab.violations() == []
     tab.evaluate("[...document.querySelectorAll('#journey-latest tr')].at(-1).querySelector('a').click()")
     tab.wait_for("document.getElementById('journey-result').hidden === false")
     assert tab.evaluate("document.querySelector('#journey-orders h3').textContent").startswith("Order of shop")
@@ -480,18 +472,14 @@ def test_nothing_is_wider_than_the_screen(width: int, crowded: tuple[Shop, Daemo
     assert tab.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1280])
-def test_text_stands_out_from_what_is_behind_it(
-    width: int, dark: bool, crowded: tuple[Shop, Daemon], browser: Browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_overview_breaks_no_rule_of_accessibility(
+    width: int, crowded: tuple[Shop, Daemon], browser: Browser
 ) -> None:
-    """The contrast is at least 4.5 to 1, WCAG's level AA for text of any size."""
-    tab = opened(browser, crowded[1], width=width, dark=dark)
-    found = tab.contrasts()
-    assert len(found) > 50
-    assert [each for each in found if each[0] < 4.5] == []
-    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (max(map(int, re.findall(r"\d+", paper))) < 64) is dark
+    tab = opened(browser, crowded[1], width=width)
+    tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    tab.wait_for("document.querySelectorAll('details table').length === 3")
+    assert tab.violations() == []
 
 
 @pytest.mark.parametrize("width", [375, 1280])
