@@ -379,11 +379,13 @@ def test_a_browser_shows_sales(width: int, selling: tuple[Shop, Daemon], browser
     assert tab.evaluate(f"{figure}.textContent") == "5,004.70EUR"
     assert tab.evaluate(f"{figure}.getBoundingClientRect().bottom") < 300  # the first thing
     assert "and 19.90 CZK" in tab.evaluate(f"{figures}.textContent")
-    assert "Cost9.90EURnone before, and 5.00 USD" in tab.evaluate(f"{figures}.textContent")
+    assert "Cost9.90EURand 5.00 USD" in tab.evaluate(f"{figures}.textContent")
     assert tab.evaluate(SALES_CELLS)[-1] == ["Total", *EUR_OF_ALL, "9.90", "505.53", "3.30"]
     assert tab.evaluate("document.getElementById('sales-costs').textContent").endswith(
         "Costs in USD are shown with that currency alone."
     )
+    told = tab.evaluate("document.getElementById('sales-told').textContent")
+    assert re.search(r"There is nothing to compare with from \S+ to \S+\.$", told)
     rows = "[...document.querySelectorAll('#sales-table tbody th')].map(each => each.textContent)"
     assert tab.evaluate(rows) == ["Unassigned", "Direct"]
     tab.evaluate("document.querySelector('#sales-table button').focus()")
@@ -413,6 +415,8 @@ def test_a_browser_shows_sales(width: int, selling: tuple[Shop, Daemon], browser
     assert tab.evaluate("document.getElementById('sales-days').value") == "1"
     tab.evaluate("document.getElementById('sales-earlier').click()")  # yesterday
     tab.wait_for(f"{figure}?.textContent === '0.00'")
+    empty = "['sales-result', 'sales-nothing'].map((id) => document.getElementById(id).hidden)"
+    assert tab.evaluate(empty) == [True, False]
     assert "since=" in tab.evaluate("location.hash")
     tab.evaluate("document.getElementById('sales-later').click()")
     tab.wait_for(f"{figure}?.textContent === '4,975.00EUR'")

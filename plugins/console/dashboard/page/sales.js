@@ -49,7 +49,7 @@
   }
 
   function refuse(text) {
-    at("sales-result").hidden = true;
+    at("sales-result").hidden = at("sales-nothing").hidden = true;
     at("sales-figures").replaceChildren();
     at("sales-notes").replaceChildren();
     tell(text);
@@ -84,7 +84,7 @@
         roas: cost ? net / cost : null, perOrder: cost !== null && orders ? cost / orders : null,
       };
     };
-    return { ...sums(""), before: sales.before && sums("_before") };
+    return { ...sums(""), before: sales.isCompared ? sums("_before") : null };
   }
 
   // The rows that have imported costs.
@@ -130,8 +130,7 @@
   const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
 
   function changeOf(now, before) {
-    if (before === null || before === undefined) return "";
-    if (!before) return now ? "none before" : "";
+    if (!before) return "";
     const change = (100 * (now - before)) / Math.abs(before);
     return `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(change > -10 && change < 10 ? 1 : 0)} %`;
   }
@@ -139,17 +138,22 @@
   function show() {
     showChoices();
     const { since, until, zone, before, notes, tenant, command } = sales;
+    sales.isCompared = before !== null && sales.rows.some((each) => each.orders_before || each.sessions_before || each.cost_before);
     const span = ([first, last]) => (first === last ? first : `${first} to ${last}`);
-    const earlier = before ? `, compared with ${span(before)}` : "";
-    tell(`${span([since, until])}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
+    const told = [`${span([since, until])}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${sales.isCompared ? `, compared with ${span(before)}` : ""}.`];
+    if (until === sales.today) told.push("Today is not over.");
+    if (before && sales.rows.length && !sales.isCompared) told.push(`There is nothing to compare with from ${span(before)}.`);
+    tell(told.join(" "));
     at("sales-notes").replaceChildren();
     for (const note of notes) child(at("sales-notes"), "li", "", foreign(note, 300));
     at("sales-orders").hidden = true;
     showFigures();
     showCourse();
     showTable();
-    setText(at("sales-command"), `Orders count in the period in which they were received, with all their refunds. The command “${visible(command)}” has the same figures.`);
-    at("sales-result").hidden = false;
+    at("sales-command").replaceChildren();
+    for (const word of visible(command).split(" ")) at("sales-command").append(child(at("sales-command"), "span", "", word), " ");
+    at("sales-result").hidden = !sales.rows.length;
+    at("sales-nothing").hidden = sales.rows.length > 0;
   }
 
   function showChoices() {
@@ -204,7 +208,8 @@
       child(box, "dt", "", name);
       const figure = child(box, "dd", "", value);
       if (unit) child(figure, "small", "", unit);
-      child(box, "dd", "more", more.filter(Boolean).join(", ") || "\u00a0");
+      const text = more.filter(Boolean).join(", ");
+      if (text) child(box, "dd", "more", text);
     }
   }
 
@@ -224,6 +229,7 @@
 
   function showTable() {
     const { tHead: head, tBodies: [body], tFoot: foot } = at("sales-table");
+    at("sales-table").classList.toggle("costs", hasCosts(inCurrency()));
     head.rows[0].replaceChildren();
     for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...columnsShown().map(([each]) => each)]) {
       const cell = head.rows[0].appendChild(make("th", title.startsWith("Channel") ? "" : "num", "columnheader"));
@@ -255,8 +261,11 @@
     const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)])
       .filter(([each, sums]) => each.rows.length || sums.sessions || sums.before?.sessions);
     rows.sort(([, one], [, other]) => other.net - one.net || other.orders - one.orders || other.sessions - one.sessions);
-    for (const [each, sums] of rows.slice(0, MOST_ROWS)) {
+    const all = `all of ${node.key ?? ""}`;
+    const shown = opened.has(all) ? rows : rows.slice(0, MOST_ROWS);
+    for (const [each, sums] of shown) {
       const line = body.appendChild(make("tr", `level-${level}`, "row"));
+      line.dataset.key = each.key;
       const head = addCells(line, foreign(each.name), foreign(each.sub), sums, most);
       if (sums.orders) addOrdersButton(line.cells[2], each);
       if (!each.children.size) continue;
@@ -273,12 +282,20 @@
       });
       if (isOpen) addRows(body, each, level + 1, most);
     }
-    const hidden = rows.length - MOST_ROWS;
-    if (hidden > 0) {
+    const hidden = rows.length - shown.length;
+    if (hidden) {
       const cell = body.appendChild(make("tr", `level-${level}`, "row")).appendChild(make("th", "", "rowheader"));
       cell.scope = "row";
       cell.colSpan = columnsShown().length + 1;
-      cell.textContent = `${plural(hidden, "further row")}, with less revenue`;
+      const button = child(cell, "button", "lists", `Show ${plural(hidden, "further row")}, with less revenue`);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        opened.add(all);
+        showTable();
+        const first = body.querySelector(`tr[data-key="${CSS.escape(rows[shown.length][0].key)}"] th`);
+        first.tabIndex = -1;
+        first.focus();
+      });
     }
   }
 
@@ -353,7 +370,7 @@
     const measure = at("sales-measure").value;
     const host = measure === "sessions" ? course : course.currencies[currency] ?? {};
     const now = host[measure] ?? course.labels.map(() => 0);
-    const before = sales.before ? host[`${measure}_before`] ?? course.labels.map(() => 0) : null;
+    const before = sales.isCompared ? host[`${measure}_before`] ?? course.labels.map(() => 0) : null;
     const format = measure === "net" ? amountOf : measure === "orders" ? ordersOf : count;
     const top = Math.max(...now, ...(before ?? [0]));
     const box = at("sales-course");
@@ -385,8 +402,8 @@
     });
     const ends = child(box, "p", "ends");
     child(ends, "span", "", course.labels[0]);
-    if (before) child(ends, "span", "", "Lines are the time before.");
     child(ends, "span", "", course.labels.at(-1));
+    if (before) child(box, "p", "ends", "A line is the same time before.");
     showCourseTable();
   }
 
