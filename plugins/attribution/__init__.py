@@ -104,8 +104,6 @@ class AttributionPlugin:
             channels=Channels(options.channels),
             signed_orders=options.orders == "signed",
         )
-        self._sources = sources
-        self._exclusions = exclusions
         self._consumer = AttributionConsumer(rules)
         self._rules = rules
         self._model = options.model
@@ -121,7 +119,7 @@ class AttributionPlugin:
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands, self._rules.channels)
         register_reports(commands, self._report_rules)
-        register_channel_command(commands, self._sources, self._rules.channels, self._exclusions)
+        register_channel_command(commands, self._rules.arrivals, self._rules.channels)
 
     def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
         return read(record, self._rules.arrivals, unusable_ids)

@@ -29,8 +29,8 @@ class Arrival(NamedTuple):
 class Arrivals:
     def __init__(self, exclusions: Exclusions, sources: SourceRules, referrers: Referrers) -> None:
         self._exclusions = exclusions
-        self._sources = sources
-        self._referrers = referrers != "off"
+        self.sources = sources
+        self.has_referrers = referrers != "off"
         click_ids = "|".join(map(re.escape, sources.click_types))
         self._has_parameters = re.compile(rf"[?&#](?:utm_|(?:{click_ids})=|[^=&#?]*%)").search
 
@@ -41,7 +41,7 @@ class Arrivals:
 
     def may_be_referred(self, page: Any) -> bool:
         """Whether the page may come after one of another site. This is quick: most come after one of the shop."""
-        referrer = page.get("referrer") if self._referrers and isinstance(page, dict) else None
+        referrer = page.get("referrer") if self.has_referrers and isinstance(page, dict) else None
         if not isinstance(referrer, str) or not referrer:
             return False
         url = page.get("url")
@@ -58,18 +58,16 @@ class Arrivals:
         is_named = self.are_named(page)
         if given is not None or is_named:
             campaign = campaign_of(given, page)
-            click = self._sources.click_id_of(given, page if is_named else None)
+            click = self.sources.click_id_of(given, page if is_named else None)
         if campaign == NONE:
             found: tuple[str, str | None] | None = None
             if click is not None:
-                named_by, found = "click", self._sources.of_click(click.type)
+                named_by, found = "click", self.sources.of_click(click.type)
             elif not has_dispatch and self.may_be_referred(page) and is_first():
-                named_by, found = "referrer", self._sources.of_referrer(page)
+                named_by, found = "referrer", self.sources.of_referrer(page)
             if found is not None:
                 campaign = (*found, None, None, None)
             elif not has_dispatch:
                 return None
         excluded = self._exclusions.reason(campaign, page) if self._exclusions else None
-        if excluded is not None and named_by == "referrer":
-            return None  # the pages of a session repeat it
         return Arrival(campaign, named_by, click, excluded)

@@ -10,11 +10,11 @@ from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.output import write_result
 from ingestd.support.terminal import printable
 
-from ..sources import Channels, SourceRules
-from .touches import Exclusions, campaign_of
+from ..sources import Channels
+from .arrivals import Arrivals
+from .touches import NONE
 
 __all__ = ["arrival", "register"]
-
 
 _EXCLUDED = {
     "excluded_source": "exclude_sources has the source",
@@ -23,15 +23,11 @@ _EXCLUDED = {
 }
 
 
-def register(commands: Commands, sources: SourceRules, channels: Channels, exclusions: Exclusions) -> None:
+def register(commands: Commands, arrivals: Arrivals, channels: Channels) -> None:
     async def run(arguments: Namespace, daemon: Daemon) -> None:
         given = {"source": arguments.source, "medium": arguments.medium, "name": arguments.campaign}
         page = {"url": arguments.url, "referrer": arguments.referrer}
-        found = arrival(given, page, sources, channels)
-        reason = (
-            exclusions.reason((found["source"], found["medium"], None, None, None), page) if found["kind"] else None
-        )
-        found["excluded"] = None if reason is None else _EXCLUDED[reason]
+        found = arrival(given, page, arrivals, channels)
         write_result(found, lines=_lines(found), as_json=arguments.json)
 
     parser = commands.add(
@@ -53,20 +49,19 @@ def register(commands: Commands, sources: SourceRules, channels: Channels, exclu
 
 
 def arrival(
-    campaign: Mapping[str, str | None], page: Mapping[str, str | None], sources: SourceRules, channels: Channels
+    campaign: Mapping[str, str | None], page: Mapping[str, str | None], arrivals: Arrivals, channels: Channels
 ) -> dict[str, Any]:
-    """What an event with this campaign and `context.page` tells, with the rules in words."""
-    source, medium, name, *_ = campaign_of(dict(campaign), page)
-    click = sources.click_id_of(None, page)
-    kind: str | None = "campaign"
-    rule = "the campaign names it"
-    if not any((source, medium, name)) and click is not None:
-        kind, rule = "click", sources.explain_click(click.type)
-        source, medium = sources.of_click(click.type)
-    elif not any((source, medium, name)):
-        source, medium, rule = sources.explain_referrer(page)
-        kind = None if source is None else "referrer"
+    """What the first event of a session with this campaign and `context.page` tells, with the rules in words."""
+    found = arrivals.of(dict(campaign), page, has_dispatch=False, is_first=lambda: True)
+    sources, kind = arrivals.sources, None if found is None else found.named_by or "campaign"
+    source, medium, name, *_ = NONE if found is None else found.campaign
+    click = None if found is None else found.click
     channel, channel_rule = channels.explain(source, medium, name) if kind else ("Direct", "there is no touchpoint")
+    rule = "the campaign names it"
+    if kind == "click" and click is not None:
+        rule = sources.explain_click(click.type)
+    elif kind != "campaign":
+        rule = sources.explain_referrer(page).rule if arrivals.has_referrers else "referrers are off"
     return {
         "kind": kind,
         "source": source,
@@ -76,6 +71,7 @@ def arrival(
         "channel": channel,
         "sourceRule": rule,
         "channelRule": channel_rule,
+        "excluded": None if found is None or found.excluded is None else _EXCLUDED[found.excluded],
     }
 
 

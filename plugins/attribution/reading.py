@@ -150,7 +150,7 @@ def read(
             has_dispatch=dispatch_id is not None,
             is_first=partial(_is_first, envelope, record, visits),
         )
-        if arrival is not None:
+        if arrival is not None and not (arrival.excluded and arrival.named_by == "referrer"):  # pages repeat a referrer
             named_by, click, excluded = arrival.named_by, arrival.click, arrival.excluded
             touch = Touch(
                 record.position, _time(envelope, record), envelope.id, envelope.sessionId, *arrival.campaign,

@@ -98,7 +98,7 @@ class Sales:
         self._made = {}
 
     def _maker(self) -> _Maker:
-        maker = self._plugin("attribution")
+        maker = self._plugin("attribution")  # no hook: one plugin alone can promise these figures
         if not isinstance(maker, _Maker):
             raise NotFound("The plugin attribution is off, so there are no sales.")
         return maker

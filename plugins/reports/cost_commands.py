@@ -19,10 +19,10 @@ from .cost_file import COLUMNS, read_cost_file
 from .costs import Changes, Cost, change, scan_costs
 from .rules import ReportRules
 
-__all__ = ["import_costs", "list_costs", "remove_costs"]
+__all__ = ["COMMANDS"]
 
 
-async def import_costs(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
+async def _import(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
     today = datetime.fromtimestamp(times.now() / 1000, rules.time_zone.zone).date()
     tenant = await _tenant(arguments.tenant, daemon)
     found = read_cost_file(arguments.file, oldest=today - timedelta(milliseconds=rules.cost_life), newest=today)
@@ -31,7 +31,7 @@ async def import_costs(arguments: Namespace, daemon: Daemon, rules: ReportRules)
     _show(changes, tenant, arguments, repeated=found.repeated)
 
 
-async def list_costs(arguments: Namespace, daemon: Daemon) -> None:
+async def _list(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
     rows: list[tuple[str, date, Cost]] = []
     partitions = daemon.partitions
     missing = MissingPartitions(partitions)
@@ -54,7 +54,7 @@ def _is_within(day: date, arguments: Namespace) -> bool:
     return (arguments.since is None or day >= arguments.since) and (arguments.until is None or day <= arguments.until)
 
 
-async def remove_costs(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
+async def _remove(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
     tenant = await _tenant(arguments.tenant, daemon)
     store = daemon.of_tenant(tenant).store
     days = {day: () async for name, day, _ in scan_costs(store) if name == tenant and _is_within(day, arguments)}
@@ -81,3 +81,6 @@ def _show(changes: Changes, tenant: str, arguments: Namespace, *, repeated: int 
         lines.append(f"{repeated} lines replace earlier lines of the file with the same day and campaign")
     facts = {"tenant": tenant, **counts, "repeated": repeated, "dryRun": arguments.dry_run}
     write_result(facts, lines=lines, as_json=arguments.json)
+
+
+COMMANDS = {"import": _import, "list": _list, "remove": _remove}

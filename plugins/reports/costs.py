@@ -12,6 +12,8 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, WriteConflict
 from ingestd.api.store import State, Store, StoredValue
 
+from .periods import Periods
+
 __all__ = ["Changes", "Cost", "change", "days_of", "read_costs", "scan_costs"]
 
 _KIND = "attribution-cost"
@@ -56,15 +58,24 @@ class Changes(msgspec.Struct):
     same: int = 0
 
 
-async def read_costs(store: Store, tenant: str, first: date, last: date) -> AsyncIterator[tuple[date, Sequence[Cost]]]:
-    """The costs of each day that has some, from `first` to `last`. Raises `Unavailable`."""
-    state = store.begin(times.now())
-    days = [first + timedelta(days=index) for index in range((last - first).days + 1)]
-    await state.load(keys=[_STORED.key(str(day), tenant) for day in days])
-    for day in days:
-        found = await _STORED.load(state, str(day), tenant)
-        if found is not None:
-            yield day, found.costs
+async def read_costs(store: Store, tenant: str, periods: Periods, life: int) -> AsyncIterator[tuple[int, Cost]]:
+    """The costs of the days that begin in the periods, with their numbers. `life` is as in `change`.
+
+    Raises `Unavailable`.
+    """
+    today = datetime.fromtimestamp(times.now() / 1000, UTC).date()
+    first, last = periods.days
+    first, last = max(first, today - timedelta(milliseconds=life + 3 * _DAY)), min(last, today + timedelta(days=1))
+    for start in range(0, (last - first).days + 1, _AT_ONCE):
+        begin = first + timedelta(days=start)
+        days = [begin + timedelta(days=index) for index in range(min(_AT_ONCE, (last - begin).days + 1))]
+        state = store.begin(times.now())
+        await state.load(keys=[_STORED.key(str(day), tenant) for day in days])
+        for day in days:
+            found = await _STORED.load(state, str(day), tenant)
+            if found is not None and (number := periods.number_of_day(day)) is not None:
+                for cost in found.costs:
+                    yield number, cost
 
 
 async def scan_costs(store: Store) -> AsyncIterator[tuple[str, date, Sequence[Cost]]]:

@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
-from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
 from ingestd.api.output import columns, write, write_data, write_json
-from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
 from ..attribution.models import MODELS
-from ..attribution.reading import Seen
-from ..attribution.touches import Touch
+from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
-from .report import Report, columns_of
+from .report import Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members, table
 
@@ -44,26 +40,13 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     )
     if arguments.until is not None and periods.span.since >= periods.span.until:
         raise CommandError("--until is not after --since")
-
-    def read_touch(record: Record) -> Touch | None:
-        seen = rules.read(record, daemon.unusable_ids)
-        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
-
     made = Report(
-        by_columns,
-        (arguments.model, *MODELS) if "model" in by else (arguments.model,),
-        numbers=periods.number,
-        first=periods.first,
-        last=periods.last,
-        read_touch=read_touch,
-        is_visitor=lambda visitor: visitor not in daemon.unusable_ids,
-        channel=rules.channel,
-        tenant=arguments.tenant,
+        by_columns, (arguments.model, *MODELS) if "model" in by else (arguments.model,), numbers=periods.number,
+        first=periods.first, last=periods.last, read_touch=lambda record: rules.touch_of(record, daemon.unusable_ids),
+        unusable_ids=daemon.unusable_ids, channel=rules.channel, tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
-        until=periods.until,
-        keep_case=arguments.keep_case,
-        paths=arguments.paths,
-    )
+        until=periods.until, keep_case=arguments.keep_case, paths=arguments.paths,
+    )  # fmt: skip
     partitions = daemon.partitions if arguments.tenant is None else daemon.all_of_tenant(arguments.tenant)
     missing = MissingPartitions(partitions)
     lacks: list[_Lack] = []
@@ -72,7 +55,8 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
             lacks.append(await _add_all(made, partition.journal, arguments.tenant))
     for tenant in made.tenants | ({arguments.tenant} - {None}) if made.takes_costs else ():
         with missing.tolerating(daemon.of_tenant(tenant)):
-            await _add_costs(made, daemon.of_tenant(tenant).store, tenant, periods, rules.cost_life)
+            async for number, cost in read_costs(daemon.of_tenant(tenant).store, tenant, periods, rules.cost_life):
+                made.add_cost(cost, number)
     lines = made.lines(compare=arguments.compare)
     form = Form(
         ("path",) if arguments.paths else by_columns,
@@ -127,16 +111,6 @@ async def _add_all(made: Report, journal: Journal, tenant: str | None) -> _Lack:
         position = records[-1].position
     oldest = times.now() if extent.oldest_at is None else extent.oldest_at
     return _Lack(oldest if extent.first > 1 else None, len(undecided))
-
-
-async def _add_costs(made: Report, store: Store, tenant: str, periods: Periods, life: int) -> None:
-    first, last = periods.days
-    today = datetime.fromtimestamp(times.now() / 1000, UTC).date()
-    first = max(first, today - timedelta(milliseconds=life + 3 * _DAY))
-    async for day, costs in read_costs(store, tenant, first, min(last, today + timedelta(days=1))):
-        number = periods.number_of_day(day)
-        for cost in costs if number is not None else ():
-            made.add_cost(cost, number or 0)
 
 
 def _notes(made: Report, periods: Periods, lacks: Sequence[_Lack]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from ingestd.api.events import Record
 from ingestd.support.unusable_ids import UnusableIds
 
 from ..attribution.reading import Erasure, Seen
+from ..attribution.touches import Touch
 from ..sources import Channels
 from .periods import TimeZone
 
@@ -22,6 +23,11 @@ class ReportRules(NamedTuple):
     time_zone: TimeZone
     cost_life: int
     """How long costs are kept after their day, in milliseconds."""
+
+    def touch_of(self, record: Record, unusable_ids: UnusableIds) -> Touch | None:
+        """The touchpoint that a record of the journal is, if it counts."""
+        seen = self.read(record, unusable_ids)
+        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
 
     def channel(self, texts: Mapping[str, Any]) -> str:
         """The channel of a touchpoint, or of what a campaign cost. Records of earlier versions have none."""

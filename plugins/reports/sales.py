@@ -15,15 +15,15 @@ from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 
 from ..attribution.campaigns import OTHERS
-from ..attribution.reading import Seen
 from ..attribution.report import Row, total
 from ..attribution.rollups import read_tenants
-from ..attribution.touches import Touch
+from .columns import columns_of
+from .costs import read_costs
 from .course import Course
 from .orders import OrderList, Pause, read_latest
 from .periods import Periods
 from .recent import Starts, find_starts, pages
-from .report import Line, Report, columns_of
+from .report import Line, Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members
 
@@ -48,13 +48,6 @@ class Shop(NamedTuple):
 
     def today(self) -> date:
         return datetime.fromtimestamp(times.now() / 1000, self.rules.time_zone.zone).date()
-
-    def read_touch(self, record: Record) -> Touch | None:
-        seen = self.rules.read(record, self.daemon.unusable_ids)
-        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
-
-    def is_visitor(self, visitor: str) -> bool:
-        return visitor not in self.daemon.unusable_ids
 
 
 class _Query(NamedTuple):
@@ -81,9 +74,7 @@ class _Query(NamedTuple):
         if first > last:
             raise BadRequest("The period ends before it begins, or lies in the future.")
         if (last - first).days >= _LONGEST:
-            raise BadRequest(
-                f"A period has at most {_LONGEST} days. The command “ingestd attribution report” takes more."
-            )
+            raise BadRequest(f"A period has at most {_LONGEST} days. “ingestd attribution report” takes more.")
         return cls(first, last, compare, tenant)
 
     def command(self, config: str) -> str:
@@ -103,20 +94,21 @@ class _Reading:
         self._query = query
         self._most_rows = shop.most_rows
         self._course = Course(periods, shop.rules.time_zone)
-        self._report = Report(
-            columns_of(_BY), numbers=self._course.number, read_touch=shop.read_touch, is_visitor=shop.is_visitor,
-            channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
+        ids = shop.daemon.unusable_ids
+        self.report = Report(
+            columns_of(_BY), numbers=self._course.number, read_touch=lambda record: shop.rules.touch_of(record, ids),
+            unusable_ids=ids, channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
         )  # fmt: skip
-        self._orders = OrderList(self._report, len(columns_of(_BY)))
+        self._orders = OrderList(self.report, len(columns_of(_BY)))
 
     def add(self, record: Record) -> None:
-        self._report.add(record)
+        self.report.add(record)
         if record.type == "attribution" and self.periods.number(record.received_at()) == 0:
             self._orders.add(record)
 
     def members(self) -> dict[str, Any]:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
-        periods, report, compare = self.periods, self._report, self._query.compare
+        periods, report, compare = self.periods, self.report, self._query.compare
         form = Form(columns_of(_BY), compare=compare)
         # Only earlier orders tell new customers from others, and they are not read.
         lines = [
@@ -190,6 +182,12 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
                     if not index % _FEW:
                         await pause()
                     reading.add(record)
+    for tenant in reading.report.tenants if query.tenant is None else [query.tenant]:
+        partition = shop.daemon.of_tenant(tenant)
+        with missing.tolerating(partition):
+            async for number, cost in read_costs(partition.store, tenant, reading.periods, shop.rules.cost_life):
+                reading.report.add_cost(cost, number)
+                await pause()
     made = await asyncio.to_thread(reading.members)
     made |= {"zone": f"{shop.rules.time_zone}", "today": f"{shop.today()}"}
     made |= {"command": query.command(shop.daemon.config_path)}

@@ -70,6 +70,7 @@ def members(line: Line, form: Form) -> dict[str, Any]:
         before = line.before
         found |= {"sessions_before": before.sessions, "orders_before": number(before.orders)}
         found |= {"net_before": number(before.net), "net_change": _share(_change(row, before))}
+        found |= {"cost_before": _number(before.cost)}
     for model, by_model in zip(form.models, line.by_model, strict=False):
         found |= {f"orders_{model}": number(by_model.orders), f"net_{model}": number(by_model.net)}
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import Browser
 from tests.support.daemon import Daemon, Shop
 from tests.support.forked import short_times
 from tests.support.imports import records_of_each_type
@@ -27,6 +28,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 @pytest.fixture(scope="module")
 def daemon(shop: Shop) -> Iterator[Daemon]:
     with shop.serve() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as running:
         yield running
 
 

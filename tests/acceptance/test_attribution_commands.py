@@ -369,7 +369,7 @@ def test_several_columns_days_and_the_time_before(filled: tuple[Shop, dict[str, 
     received = datetime.fromisoformat(record["decidedAt"]).astimezone(ZoneInfo("Pacific/Kiritimati"))
     assert {row["period"] for row in rows if row["orders"]} == {received.date().isoformat()}
     assert [*rows[0]][:4] == ["period", "name", "term", "currency"]
-    assert [*rows[0]][-4:] == ["sessions_before", "orders_before", "net_before", "net_change"]
+    assert [*rows[0]][-5:] == ["sessions_before", "orders_before", "net_before", "net_change", "cost_before"]
     assert {row["net_before"] for row in rows if row["currency"] == "EUR"} == {0}
     until = shop.command(*command, "--until", record["decidedAt"])  # a time is not included
     assert sum(json.loads(line)["orders"] for line in until.splitlines()) == 0

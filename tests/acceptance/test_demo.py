@@ -233,12 +233,6 @@ def selling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Demo, st
     assert demo.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
-
-
 def go(tab: Tab, selector: str, title: str) -> None:
     """Click, and wait for the page with this title."""
     tab.wait_for(f"document.querySelector({json.dumps(selector)}) !== null")
@@ -321,24 +315,16 @@ def test_the_demo_shop_opens_where_the_browser_keeps_nothing(selling: tuple[Demo
     tab.close()
 
 
-@pytest.mark.parametrize(("width", "dark"), [(320, False), (390, True), (768, False), (1280, True)])
-def test_the_demo_shop_fits_and_can_be_read(
-    width: int, dark: bool, selling: tuple[Demo, str], browser: Browser
-) -> None:
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_the_demo_shop_fits_and_can_be_read(width: int, selling: tuple[Demo, str], browser: Browser) -> None:
     _, shop = selling
-    tab = browser.tab(width=width, dark=dark)
+    tab = browser.tab(width=width)
     tab.run_first("""if (location.port) localStorage.setItem("shop.cart", '{"p-1": 99, "p-2": 1}')""")
     for query in ("", "?page=product&id=p-2", "?page=cart", "?page=thanks&order=demo-1795897941113"):
         tab.open(f"{shop}/{query}")
         tab.wait_for(f"location.search === {json.dumps(query)} && document.querySelector('main h1') !== null")
         assert tab.evaluate("document.documentElement.scrollWidth") == width, query
-        found = tab.contrasts()
-        assert len(found) > 15
-        assert [each for each in found if each[0] < 4.5] == []
-        named = [
-            (role, name) for role, name in tab.accessibility() if role in {"link", "button", "spinbutton", "textbox"}
-        ]
-        assert all(name for _, name in named), named
+        assert tab.violations() == [], query
     tab.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
@@ -59,12 +58,6 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     wait_until(lambda: daemon.metric(f"ingestd_attribution_{waiting}") == 1 and daemon.metric(pending) == 0)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
-
-
 def journey(daemon: Daemon, query: str) -> Any:
     answer = daemon.ops(f"/journey.json?{query}")
     assert answer.status == 200, answer.body
@@ -75,8 +68,8 @@ def facts(order: Any) -> dict[str, str]:
     return {each["name"]: each["value"] for each in order["facts"]}
 
 
-def opened(browser: Browser, daemon: Daemon, fragment: str, *, width: int = 1280, dark: bool = False) -> Tab:
-    tab = browser.tab(width=width, height=812 if width < 800 else 900, dark=dark)
+def opened(browser: Browser, daemon: Daemon, fragment: str, *, width: int = 1280) -> Tab:
+    tab = browser.tab(width=width, height=812 if width < 800 else 900)
     tab.open(f"http://127.0.0.1:{daemon.ops_port}/#{fragment}")
     return tab
 
@@ -243,41 +236,29 @@ def test_a_screen_reader_finds_the_journey_as_a_list(sold: tuple[Shop, Daemon], 
     )  # the drawing repeats the list
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1280])
-def test_a_journey_stands_out_from_what_is_behind_it(
-    width: int, dark: bool, sold: tuple[Shop, Daemon], browser: Browser
-) -> None:
-    tab = opened(browser, sold[1], "journey?order=o-1", width=width, dark=dark)
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_journey_breaks_no_rule_of_accessibility(width: int, sold: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = opened(browser, sold[1], "journey?order=o-1", width=width)
     tab.wait_for(SHOWN)
     tab.evaluate("document.querySelectorAll('#view-journey details').forEach((each) => (each.open = true))")
     tab.wait_for("document.querySelectorAll('#journey-line td').length >= 3")
-    stands_out(tab, dark=dark)
+    assert tab.violations() == []
     tab.close()
 
 
-def stands_out(tab: Tab, *, dark: bool) -> None:
-    """Each text has a contrast of 4.5 to 1 at least, and the page has the scheme that was asked for."""
-    found = tab.contrasts()
-    assert len(found) > 50
-    assert [each for each in found if each[0] < 4.5] == []
-    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (max(map(int, re.findall(r"\d+", paper))) < 64) is dark
-
-
 @pytest.mark.usefixtures("told_sink")
-def test_dead_letters_stand_out_and_open_by_keyboard(desk: Desk, browser: Browser) -> None:
+def test_dead_letters_can_be_read_and_open_by_keyboard(desk: Desk, browser: Browser) -> None:
     desk.crm.tell(reject=dict.fromkeys(range(1, 5), "the column is too long"))
     with desk.shop.serve() as daemon:
         delivered(desk, daemon, *range(1, 5))
-        for width, dark in itertools.product([375, 1280], [False, True]):
-            tab = opened(browser, daemon, "dead-letters", width=width, dark=dark)
+        for width in (390, 1280):
+            tab = opened(browser, daemon, "dead-letters", width=width)
             tab.wait_for("document.querySelectorAll('#dead-letters-list li').length === 4")
             first = "document.querySelector('#dead-letters-list summary')"
             tab.evaluate(f"{first}.focus()")
             tab.press("Enter")
             tab.wait_for(f"{first}.parentElement.open")
-            stands_out(tab, dark=dark)
+            assert tab.violations() == []
             tree = tab.accessibility()
             assert ("heading", "Dead letter 4: Page View") in tree
             assert {"list", "listitem", "columnheader", "rowheader"} <= {role for role, _ in tree}

@@ -31,7 +31,8 @@ from ingestd.plugins.attribution.rollups import (
     rows_of,
     sum_up,
 )
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Report
 from tests.support.attribution import START, Attribution, Shop, attributing
 from tests.support.attribution_reference import Rules
 
@@ -96,7 +97,7 @@ async def test_the_page_has_the_figures_of_the_report(tmp_path: Path, seed: int)
                         if tenant in {None, body["tenant"]} and at(body) >= period.since(now):
                             report.add_derived(body)
                     assert await on_the_page(attribution, now, name, tenant, model) == cells(
-                        [row for row in report.rows() if row.orders]
+                        [line.row for line in report.lines() if line.row.orders]
                     )
         whole = await on_the_page(attribution, now)
         assert len(whole) > 20

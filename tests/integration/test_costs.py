@@ -17,13 +17,16 @@ from ingestd.api.store import key_digest
 from ingestd.api.times import now
 from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.report import total
+from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.cost_file import CostFile, read_cost_file
 from ingestd.plugins.reports.costs import Changes, Cost, change, days_of, read_costs, scan_costs
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.periods import Periods, TimeZone
+from ingestd.plugins.reports.report import Report
 from tests.support.backends import sqlite_backend
 
 YEAR = 366 * 86_400_000
 TODAY = datetime.fromtimestamp(now() / 1000, UTC).date()
+PRESENT = Periods(TODAY, None, TimeZone("UTC"))
 FIRST, LAST = date(2026, 1, 1), date(2026, 12, 31)
 HEADER = "day,source,medium,campaign,currency,cost,clicks,impressions"
 
@@ -120,11 +123,8 @@ async def test_costs_of_a_day_are_replaced_listed_and_removed(tmp_path: Path) ->
             return await change(store, "shop", {TODAY: costs}, life=YEAR, **{"dry_run": False, **options})
 
         async def stored() -> list[str]:
-            return [
-                f"{each.source} {each.cost}"
-                async for _, some in read_costs(store, "shop", TODAY, TODAY)
-                for each in some
-            ]
+            costs = read_costs(store, "shop", PRESENT, YEAR)
+            return [f"{number} {each.source} {each.cost}" async for number, each in costs]
 
         one, two = cost("google", "1.10"), cost("bing", "2")
         assert await changed(one, two, dry_run=True) == Changes(new=2)
@@ -132,9 +132,9 @@ async def test_costs_of_a_day_are_replaced_listed_and_removed(tmp_path: Path) ->
         assert await changed(one, two) == Changes(new=2)
         assert await changed(one, two) == Changes(same=2)
         assert await changed(cost("google", "7")) == Changes(replaced=1)
-        assert await stored() == ["google 7", "bing 2"]
+        assert await stored() == ["0 google 7", "0 bing 2"]
         assert [(tenant, day, len(some)) async for tenant, day, some in scan_costs(store)] == [("shop", TODAY, 2)]
-        assert [each async for each in read_costs(store, "outlet", TODAY, TODAY)] == []
+        assert [each async for each in read_costs(store, "outlet", PRESENT, YEAR)] == []
         # A copy to other partitions finds the tenant of the entry by these texts.
         parts = await AttributionPlugin(AttributionPlugin.Options()).state_parts(store)
         digests = {f"attribution-cost:{key_digest(tenant, text)}" for tenant, texts in parts.items() for text in texts}
@@ -159,7 +159,8 @@ def test_costs_stand_beside_the_revenue_of_their_currency() -> None:
     assert report.takes_costs
     for each in (cost("Google", "5"), cost("GOOGLE", "2.5"), cost("google", "9", "CHF"), cost("bing", "1")):
         report.add_cost(each, 0)
-    found: dict[Any, Any] = {(row.campaign.label, row.currency): (row.orders, row.cost) for row in report.rows()}
+    rows = [line.row for line in report.lines()]
+    found: dict[Any, Any] = {(row.campaign.label, row.currency): (row.orders, row.cost) for row in rows}
     assert found == {("google", "EUR"): (1, Decimal("7.5")), ("bing", "EUR"): (0, 1), ("google", "CHF"): (0, 9)}
-    assert total([row for row in report.rows() if row.currency == "EUR"]).cost == Decimal("8.5")
+    assert total([row for row in rows if row.currency == "EUR"]).cost == Decimal("8.5")
     assert not Report(columns_of(["source", "landing"])).takes_costs

@@ -20,8 +20,9 @@ from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
+from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.periods import TimeZone
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.support.unusable_ids import UnusableIds
@@ -101,7 +102,7 @@ def rows(records: Iterable[Record], *by: str, **options: Any) -> list[Row]:
     report = Report(columns_of(by), read_touch=touch_of, **options)
     for record in records:
         report.add(record)
-    return report.rows()
+    return [line.row for line in report.lines()]
 
 
 def numbers(since: int, until: int) -> Any:

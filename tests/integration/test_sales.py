@@ -18,8 +18,9 @@ from ingestd.pipeline.demand import Demand
 from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
+from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.periods import Periods, TimeZone
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.reports.sales import Shop, latest_orders, make_sales
 from ingestd.plugins.reports.text import Form, members
@@ -64,7 +65,7 @@ def reported(records: Sequence[Record], first: date, last: date, *, compare: boo
     """The rows of the command, over all records."""
     periods = Periods(first, last, ZONE, compare=compare)
     report = Report(
-        BY, numbers=periods.number, read_touch=touch_of, is_visitor=lambda visitor: visitor not in IDS,
+        BY, numbers=periods.number, read_touch=touch_of, unusable_ids=IDS,
         channel=BY_RULES.channel, since=periods.since - DAY, until=periods.until,
     )  # fmt: skip
     for record in records:

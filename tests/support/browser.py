@@ -26,36 +26,12 @@ _SWITCHES = (
 )  # fmt: skip
 _KEY_CODES = {"ArrowDown": 40, "Enter": 13, "Escape": 27}
 
-_CONTRASTS = """(() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  const behind = (element) => {
-    for (; element; element = element.parentElement) {
-      const colour = rgba(getComputedStyle(element).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    throw new Error("no background");
-  };
-  const found = [];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const element = walk.currentNode.parentElement;
-    if (!walk.currentNode.textContent.trim() || element.closest(".aside, script") || !element.checkVisibility()) {
-      continue;
-    }
-    const [one, other] = [light(rgba(getComputedStyle(element).color)), light(behind(element))];
-    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    found.push([contrast, walk.currentNode.textContent.trim().slice(0, 40)]);
-  }
-  return found.sort((a, b) => a[0] - b[0]);
-})()"""
+_AXE = Path(__file__).parents[1] / "sdks" / "node_modules" / "axe-core" / "axe.min.js"
+_VIOLATIONS = """axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }).then(({ violations, passes }) => {
+  if (!passes.some(({ id, nodes }) => id === "color-contrast" && nodes.length > 10)) throw new Error("few texts");
+  const said = ({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${any[0]?.message}: ${html}`);
+  return [getComputedStyle(document.body).backgroundColor, violations.flatMap(said)];
+})"""
 
 # What Chromium answers while a page gives way to the next.
 _GONE = {
@@ -101,8 +77,7 @@ class Browser:
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1 if width > 800 else 2, mobile=width <= 800,
         )  # fmt: skip
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        tab.call("Emulation.setEmulatedMedia", features=[scheme])
+        tab.set_scheme(dark=dark)
         return tab
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
@@ -193,10 +168,27 @@ class Tab(AnyTab):
         found: list[tuple[float, str]] = self.evaluate("window.shifts")
         return found
 
-    def contrasts(self) -> list[tuple[float, str]]:
-        """The contrast of each visible text to its background, the lowest first, with the start of the text."""
-        found: list[tuple[float, str]] = self.evaluate(_CONTRASTS)
+    def violations(self) -> list[str]:
+        """Where the page breaks a rule of WCAG 2.1, level AA, in light or dark colours, as far as axe sees it.
+
+        The page has more than ten texts.
+        """
+        assert _AXE.exists(), "axe is missing; make tests/sdks/node_modules/installed installs it"
+        if not self.evaluate("'axe' in window"):
+            self.evaluate(_AXE.read_text())
+        found = []
+        papers = set()
+        for dark in (True, False):
+            self.set_scheme(dark=dark)
+            paper, violations = self.evaluate(_VIOLATIONS)
+            papers.add(paper)
+            found += violations
+        assert len(papers) == 2, "the page has no dark colours"
         return found
+
+    def set_scheme(self, *, dark: bool) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def accessibility(self) -> list[tuple[str, str]]:
         """Role and name of all elements that assistive technology sees, in order."""

@@ -22,7 +22,8 @@ from ingestd.plugins.attribution.orders import decide, reverse, supersede
 from ingestd.plugins.attribution.people import Whom
 from ingestd.plugins.attribution.report import Row, divide, money, number, total
 from ingestd.plugins.attribution.touches import Touch
-from ingestd.plugins.reports.report import Line, Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Line, Report
 from ingestd.plugins.reports.text import Form, csv_lines, members, table
 from ingestd.plugins.sources import Channels
 from ingestd.support.terminal import display_width, printable
@@ -99,6 +100,10 @@ def report(records: Iterable[dict[str, Any]], by: str = "source", model: Model |
     return made
 
 
+def rows_of(made: Report) -> list[Row]:
+    return [line.row for line in made.lines()]
+
+
 def row(
     campaign: str | Campaign | None, orders: float, revenue: float, taken: float = 0, currency: str | None = "EUR"
 ) -> Row:
@@ -111,7 +116,7 @@ def row(
 
 def plain(made: Report) -> list[Row]:
     """Its rows with orders, without customers and assisted orders."""
-    return [Row(*each[:6]) for each in made.rows() if each.orders]
+    return [Row(*each[:6]) for each in rows_of(made) if each.orders]
 
 
 def told(rows: Sequence[Row]) -> list[Line]:
@@ -226,7 +231,7 @@ def test_a_repeated_record_counts_once() -> None:
 def test_a_reversal_counts_only_beside_its_attribution() -> None:
     ledger = Ledger()
     ledger.refund(ledger.order(100, "google"), 10)
-    assert report(ledger.records[1:]).rows() == []
+    assert rows_of(report(ledger.records[1:])) == []
 
 
 def test_rows_that_differ_in_case_are_one_as_most_orders_write_it() -> None:
@@ -241,7 +246,7 @@ def test_rows_that_differ_in_case_are_one_as_most_orders_write_it() -> None:
     apart = Report(columns_of(["source"]), keep_case=True)
     for record in ledger.records:
         apart.add_derived(record)
-    found = {each.campaign.label: each.orders for each in apart.rows()}
+    found = {each.campaign.label: each.orders for each in rows_of(apart)}
     assert found == {"Google": 2, "google": 1, "GOOGLE": 1, "STRASSE": 1, "straße": 1, "bing": 0.5, "Bing": 0.5}
 
 
@@ -251,10 +256,10 @@ def test_touchpoints_without_credit_assist_once_an_order() -> None:
     ledger.order(10, "Google", "mail", "google")
     ledger.order(10, "google")
     made = report(ledger.records)
-    found = {each.campaign.label: [float(each.orders), each.assisted] for each in made.rows()}
+    found = {each.campaign.label: [float(each.orders), each.assisted] for each in rows_of(made)}
     assert found == {"google": [3, 0], "Mail": [0, 2]}
     by_linear = report(ledger.records, model="linear")
-    assert {each.assisted for each in by_linear.rows()} == {0}
+    assert {each.assisted for each in rows_of(by_linear)} == {0}
 
 
 def test_paths_are_sequences_before_orders() -> None:
@@ -264,7 +269,7 @@ def test_paths_are_sequences_before_orders() -> None:
         ledger.records[0]["leftOut"] = left_out
         made = Report(columns_of(["source"]), paths=True)
         made.add_derived(ledger.records[0])
-        (found,) = made.rows()
+        (found,) = rows_of(made)
         assert [float(found.orders), found.sessions, found.assisted] == [1, None, None]
         return found.campaign.label
 
@@ -377,7 +382,7 @@ def test_absurd_amounts_do_not_affect_the_rest() -> None:
     ledger.records[-1]["notCounted"] = ["revenue"]
     ledger.order(5e-324, "b")
     made = report(ledger.records)
-    a, b = map(as_json, made.rows())
+    a, b = map(as_json, rows_of(made))
     assert (a["orders"], a["net"]) == (2, 0)
     assert b["net"] == 0
     assert made.not_counted == 2

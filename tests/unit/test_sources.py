@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import read_options
 from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.attribution.arrivals import Arrivals, Referrers
 from ingestd.plugins.attribution.channel_command import arrival
+from ingestd.plugins.attribution.touches import Exclusions
 from ingestd.plugins.sources import Channels, ClickId, ClickSource, SourceRules, click_id_of
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ PAGE = "https://www.shop.example/mugs"
 
 RULES = SourceRules()
 CHANNELS = Channels()
+ARRIVALS = Arrivals(Exclusions((), (), ()), RULES, "fallback")
 
 
 def vectors(name: str) -> list[dict[str, str]]:
@@ -336,7 +339,7 @@ def test_each_row_has_the_channel_of_its_kind() -> None:
         rows |= {row["host"]: row for row in csv.DictReader(lines)}
     wrong = []
     for host, row in rows.items():
-        channels = {arrival({}, {"referrer": f"{scheme}://{host.replace('*', 'de')}/"}, RULES, CHANNELS)["channel"]
+        channels = {arrival({}, {"referrer": f"{scheme}://{host.replace('*', 'de')}/"}, ARRIVALS, CHANNELS)["channel"]
                     for scheme in ("https", "android-app")}  # fmt: skip
         if not channels & _EXPECTED[row["kind"]] and "." in host:
             wrong.append((row, channels))
@@ -345,7 +348,7 @@ def test_each_row_has_the_channel_of_its_kind() -> None:
 
 def test_the_command_tells_every_rule() -> None:
     def told(**page: str) -> list[Any]:
-        found = arrival({}, {"url": PAGE, **page}, RULES, CHANNELS)
+        found = arrival({}, {"url": PAGE, **page}, ARRIVALS, CHANNELS)
         return [found["kind"], found["source"], found["medium"], found["channel"], found["sourceRule"]]
 
     assert told(url=f"{PAGE}?utm_source=a&utm_medium=email&gclid=1") == [
@@ -361,3 +364,18 @@ def test_the_command_tells_every_rule() -> None:
         None, None, None, "Direct", "the row paypal.com is of paypal, for payment, which names no source",
     ]  # fmt: skip
     assert told()[3:] == ["Direct", "there is no usable address"]
+
+
+def test_the_command_decides_as_attribution_does() -> None:
+    def told(referrers: Referrers = "fallback", **given: str) -> dict[str, Any]:
+        page = {name: given.pop(name, None) for name in ("url", "referrer")}
+        exclusions = Exclusions(["google"], [], ["partner.example"])
+        return arrival(given, page, Arrivals(exclusions, RULES, referrers), CHANNELS)
+
+    google = "https://www.google.com/"
+    term_only = told(url=f"{PAGE}?utm_term=mugs&gclid=1", referrer=google)
+    assert [term_only["kind"], term_only["source"], term_only["channel"]] == ["campaign", None, "Unassigned"]
+    assert told(url=PAGE, referrer=google)["excluded"] == "exclude_sources has the source"
+    assert told(source="news", referrer="https://partner.example/")["excluded"].startswith("exclude_domains")
+    off = told("off", url=PAGE, referrer="https://www.bing.com/")
+    assert [off["kind"], off["sourceRule"]] == [None, "referrers are off"]

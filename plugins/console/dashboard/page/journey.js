@@ -137,6 +137,9 @@
     const details = child(item, "details", "");
     child(details, "summary", "", "Events of this session");
     const host = child(details, "div", "");
+    host.tabIndex = 0; // long ones scroll
+    host.setAttribute("role", "region");
+    host.setAttribute("aria-label", "Events of this session");
     details.addEventListener("toggle", () => details.open && showEvents(host, events, leftOut));
     return item;
   }

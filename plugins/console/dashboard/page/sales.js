@@ -49,7 +49,7 @@
   }
 
   function refuse(text) {
-    at("sales-result").hidden = true;
+    at("sales-result").hidden = at("sales-nothing").hidden = true;
     at("sales-figures").replaceChildren();
     at("sales-notes").replaceChildren();
     tell(text);
@@ -75,18 +75,21 @@
 
   function sum(rows, everywhere) {
     const add = (some, name) => some.reduce((all, each) => all + cents(each[name]), 0) / 100;
-    const [net, orders, sessions] = [add(rows, "net"), add(rows, "orders"), add(everywhere, "sessions")];
-    const all = add(everywhere, "orders");
-    const before = sales.before && {
-      net: add(rows, "net_before"), orders: add(rows, "orders_before"),
-      sessions: add(everywhere, "sessions_before"), all: add(everywhere, "orders_before"),
+    const sums = (ending) => {
+      const [net, orders] = [add(rows, `net${ending}`), add(rows, `orders${ending}`)];
+      const [sessions, all] = [add(everywhere, `sessions${ending}`), add(everywhere, `orders${ending}`)];
+      const cost = costsIn(rows, ending).length ? add(rows, `cost${ending}`) : null;
+      return {
+        net, orders, sessions, cost, average: orders ? net / orders : null, conversion: sessions ? all / sessions : null,
+        roas: cost ? net / cost : null, perOrder: cost !== null && orders ? cost / orders : null,
+      };
     };
-    return { net, orders, sessions, all, before, ...rates(net, orders, sessions, all) };
+    return { ...sums(""), before: sales.isCompared ? sums("_before") : null };
   }
 
-  function rates(net, orders, sessions, all) {
-    return { average: orders ? net / orders : null, conversion: sessions ? all / sessions : null };
-  }
+  // The rows that have imported costs.
+  const costsIn = (rows, ending = "") => rows.filter((each) => (each[`cost${ending}`] ?? null) !== null);
+  const hasCosts = (rows) => costsIn(rows).length + costsIn(rows, "_before").length > 0;
 
   // The rows of channels, of their sources, and of the campaigns of these.
   function tree() {
@@ -123,11 +126,11 @@
 
   const amountOf = (value) => (value === null ? "–" : `${money(value, 2)}${currency ? ` ${foreign(currency)}` : ""}`);
   const ordersOf = (value) => money(value, Number.isInteger(value) ? 0 : 2);
+  const ratio = (value) => (value === null ? "–" : money(value, 2));
   const percent = (share) => (share === null ? "–" : `${(100 * share).toFixed(1)} %`);
 
   function changeOf(now, before) {
-    if (before === null || before === undefined) return "";
-    if (!before) return now ? "none before" : "";
+    if (!before) return "";
     const change = (100 * (now - before)) / Math.abs(before);
     return `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(change > -10 && change < 10 ? 1 : 0)} %`;
   }
@@ -135,17 +138,22 @@
   function show() {
     showChoices();
     const { since, until, zone, before, notes, tenant, command } = sales;
+    sales.isCompared = before !== null && sales.rows.some((each) => each.orders_before || each.sessions_before || each.cost_before);
     const span = ([first, last]) => (first === last ? first : `${first} to ${last}`);
-    const earlier = before ? `, compared with ${span(before)}` : "";
-    tell(`${span([since, until])}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${earlier}.${until === sales.today ? " Today is not over." : ""}`);
+    const told = [`${span([since, until])}, ${zone}${tenant ? `, ${foreign(tenant)}` : ""}${sales.isCompared ? `, compared with ${span(before)}` : ""}.`];
+    if (until === sales.today) told.push("Today is not over.");
+    if (before && sales.rows.length && !sales.isCompared) told.push(`There is nothing to compare with from ${span(before)}.`);
+    tell(told.join(" "));
     at("sales-notes").replaceChildren();
     for (const note of notes) child(at("sales-notes"), "li", "", foreign(note, 300));
     at("sales-orders").hidden = true;
     showFigures();
     showCourse();
     showTable();
-    setText(at("sales-command"), `Orders count in the period in which they were received, with all their refunds. The command “${visible(command)}” has the same figures.`);
-    at("sales-result").hidden = false;
+    at("sales-command").replaceChildren();
+    for (const word of visible(command).split(" ")) at("sales-command").append(child(at("sales-command"), "span", "", word), " ");
+    at("sales-result").hidden = !sales.rows.length;
+    at("sales-nothing").hidden = sales.rows.length > 0;
   }
 
   function showChoices() {
@@ -176,17 +184,21 @@
   function showFigures() {
     const all = sum(inCurrency(), sales.rows);
     const { before } = all;
-    const earlier = before && rates(before.net, before.orders, before.sessions, before.all);
-    const others = currencies().filter((each) => each !== currency);
-    const further = others.map((each) => {
-      const net = sales.rows.filter((row) => (row.currency ?? "") === each).reduce((added, row) => added + cents(row.net), 0) / 100;
-      return `${money(net, 2)} ${foreign(each || "without currency")}`;
-    });
+    const further = (name, isShown) => currencies().filter((each) => each !== currency)
+      .map((each) => [each, sum(sales.rows.filter((row) => (row.currency ?? "") === each), [])])
+      .filter(([, sums]) => isShown(sums))
+      .map(([each, sums]) => `and ${money(sums[name], 2)} ${foreign(each || "without currency")}`);
+    const others = further("net", (sums) => sums.orders || sums.net);
+    const costs = [
+      ["Cost", all.cost === null ? "–" : money(all.cost, 2), foreign(currency), [changeOf(all.cost ?? 0, before?.cost), ...further("cost", (sums) => sums.cost !== null)]],
+      ["ROAS", ratio(all.roas), "", [changeOf(all.roas ?? 0, before?.roas), all.perOrder === null ? "" : `${amountOf(all.perOrder)} an order`]],
+    ];
     const figures = [
-      ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...further.map((each) => `and ${each}`)]],
+      ["Net revenue", money(all.net, 2), foreign(currency), [changeOf(all.net, before?.net), ...others]],
       ["Orders", ordersOf(all.orders), others.length ? `in ${foreign(currency || "no currency")}` : "", [changeOf(all.orders, before?.orders)]],
-      [`Average order${currency ? `, ${foreign(currency)}` : ""}`, all.average === null ? "–" : money(all.average, 2), "", [changeOf(all.average ?? 0, earlier?.average)]],
-      ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, earlier?.conversion)]],
+      [`Average order${currency ? `, ${foreign(currency)}` : ""}`, all.average === null ? "–" : money(all.average, 2), "", [changeOf(all.average ?? 0, before?.average)]],
+      ...(hasCosts(inCurrency()) ? costs : []),
+      ["Conversion", percent(all.conversion), "", [changeOf(all.conversion ?? 0, before?.conversion)]],
       ["Sessions", count(all.sessions), "", [changeOf(all.sessions, before?.sessions)]],
       ["Visitors", count(sales.visitors), "", []],
     ];
@@ -196,22 +208,30 @@
       child(box, "dt", "", name);
       const figure = child(box, "dd", "", value);
       if (unit) child(figure, "small", "", unit);
-      child(box, "dd", "more", more.filter(Boolean).join(", ") || "\u00a0");
+      const text = more.filter(Boolean).join(", ");
+      if (text) child(box, "dd", "more", text);
     }
   }
 
   const COLUMNS = [
     ["Net revenue", (each) => money(each.net, 2), (each) => changeOf(each.net, each.before?.net)],
     ["Orders", (each) => ordersOf(each.orders), (each) => changeOf(each.orders, each.before?.orders)],
-    ["Average order", (each) => (each.average === null ? "–" : money(each.average, 2)), () => ""],
+    ["Average order", (each) => ratio(each.average), () => ""],
     ["Sessions", (each) => count(each.sessions), (each) => changeOf(each.sessions, each.before?.sessions)],
     ["Conversion", (each) => percent(each.conversion), () => ""],
   ];
+  const COST_COLUMNS = [
+    ["Cost", (each) => ratio(each.cost), (each) => changeOf(each.cost ?? 0, each.before?.cost)],
+    ["ROAS", (each) => ratio(each.roas), () => ""],
+    ["Cost per order", (each) => ratio(each.perOrder), () => ""],
+  ];
+  const columnsShown = () => (hasCosts(inCurrency()) ? [...COLUMNS, ...COST_COLUMNS] : COLUMNS);
 
   function showTable() {
     const { tHead: head, tBodies: [body], tFoot: foot } = at("sales-table");
+    at("sales-table").classList.toggle("costs", hasCosts(inCurrency()));
     head.rows[0].replaceChildren();
-    for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...COLUMNS.map(([each]) => each)]) {
+    for (const title of [`Channel${currency ? `, ${foreign(currency)}` : ""}`, ...columnsShown().map(([each]) => each)]) {
       const cell = head.rows[0].appendChild(make("th", title.startsWith("Channel") ? "" : "num", "columnheader"));
       cell.scope = "col";
       cell.textContent = title;
@@ -223,14 +243,29 @@
     addRows(body, whole, 0, most);
     foot.replaceChildren();
     addCells(foot.appendChild(make("tr", "", "row")), "Total", "", sum(inCurrency(), sales.rows), 0);
+    showCostNote();
     if (focused !== null) body.querySelector(`button[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
+  function showCostNote() {
+    const others = [...new Set(costsIn(sales.rows).map((each) => each.currency))].filter((each) => each !== currency);
+    const notes = hasCosts(inCurrency())
+      ? ["Costs are those that were imported: – means that a row has none, and the total counts all revenue. ROAS is net revenue divided by cost."]
+      : [];
+    if (others.length) notes.push(`Costs in ${foreign(others.join(", "))} are shown with that currency alone.`);
+    at("sales-costs").hidden = !notes.length;
+    setText(at("sales-costs"), notes.join(" "));
+  }
+
   function addRows(body, node, level, most) {
-    const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)]);
+    const rows = [...node.children.values()].map((each) => [each, sum(each.rows, each.everywhere)])
+      .filter(([each, sums]) => each.rows.length || sums.sessions || sums.before?.sessions);
     rows.sort(([, one], [, other]) => other.net - one.net || other.orders - one.orders || other.sessions - one.sessions);
-    for (const [each, sums] of rows.slice(0, MOST_ROWS)) {
+    const all = `all of ${node.key ?? ""}`;
+    const shown = opened.has(all) ? rows : rows.slice(0, MOST_ROWS);
+    for (const [each, sums] of shown) {
       const line = body.appendChild(make("tr", `level-${level}`, "row"));
+      line.dataset.key = each.key;
       const head = addCells(line, foreign(each.name), foreign(each.sub), sums, most);
       if (sums.orders) addOrdersButton(line.cells[2], each);
       if (!each.children.size) continue;
@@ -247,12 +282,20 @@
       });
       if (isOpen) addRows(body, each, level + 1, most);
     }
-    const hidden = rows.length - MOST_ROWS;
-    if (hidden > 0) {
+    const hidden = rows.length - shown.length;
+    if (hidden) {
       const cell = body.appendChild(make("tr", `level-${level}`, "row")).appendChild(make("th", "", "rowheader"));
       cell.scope = "row";
-      cell.colSpan = COLUMNS.length + 1;
-      cell.textContent = `${plural(hidden, "further row")}, with less revenue`;
+      cell.colSpan = columnsShown().length + 1;
+      const button = child(cell, "button", "lists", `Show ${plural(hidden, "further row")}, with less revenue`);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        opened.add(all);
+        showTable();
+        const first = body.querySelector(`tr[data-key="${CSS.escape(rows[shown.length][0].key)}"] th`);
+        first.tabIndex = -1;
+        first.focus();
+      });
     }
   }
 
@@ -261,7 +304,7 @@
     head.scope = "row";
     head.append(name);
     if (sub) child(head, "span", "sub", sub);
-    COLUMNS.forEach(([title, text, change], place) => {
+    columnsShown().forEach(([title, text, change], place) => {
       const cell = line.appendChild(make("td", "num", "cell"));
       cell.dataset.title = title;
       cell.append(text(sums));
@@ -327,7 +370,7 @@
     const measure = at("sales-measure").value;
     const host = measure === "sessions" ? course : course.currencies[currency] ?? {};
     const now = host[measure] ?? course.labels.map(() => 0);
-    const before = sales.before ? host[`${measure}_before`] ?? course.labels.map(() => 0) : null;
+    const before = sales.isCompared ? host[`${measure}_before`] ?? course.labels.map(() => 0) : null;
     const format = measure === "net" ? amountOf : measure === "orders" ? ordersOf : count;
     const top = Math.max(...now, ...(before ?? [0]));
     const box = at("sales-course");
@@ -359,8 +402,8 @@
     });
     const ends = child(box, "p", "ends");
     child(ends, "span", "", course.labels[0]);
-    if (before) child(ends, "span", "", "Lines are the time before.");
     child(ends, "span", "", course.labels.at(-1));
+    if (before) child(box, "p", "ends", "A line is the same time before.");
     showCourseTable();
   }
 
