@@ -1,0 +1,117 @@
+"""A day of two shops: the report equals an independent count over the exported journal, on every store."""
+
+from __future__ import annotations
+
+import json
+import random
+from argparse import Namespace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.api.backend import Backend
+from ingestd.api.events import Record
+from ingestd.api.times import format_time
+from ingestd.plugins.attribution.arrivals import Arrivals
+from ingestd.plugins.attribution.reading import read
+from ingestd.plugins.attribution.touches import Exclusions
+from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.report_command import report
+from ingestd.plugins.reports.rules import ReportRules
+from ingestd.plugins.sources import Channels, SourceRules
+from ingestd.storage.placements import index_of_tenant
+from tests.integration.test_redis_attribution import on_redis, opener
+from tests.support.attribution import START, attributing
+from tests.support.attribution_reference import Rules
+from tests.support.backends import PluginDaemon, sqlite_backend
+from tests.support.journals import read_all
+from tests.support.redis_cluster import cluster_backend, redis_cluster
+from tests.support.redis_server import redis_server
+from tests.support.shop_day import DAY, TENANTS, count_day, make_day
+
+HOUR = DAY // 24
+BY = ["channel", "source", "medium"]
+RULES = ReportRules(
+    lambda record, ids: read(record, Arrivals(Exclusions((), (), ()), SourceRules(), "fallback"), ids),
+    Channels(), TimeZone("UTC"), DAY,
+)  # fmt: skip
+
+
+@asynccontextmanager
+async def opened(store: str, folder: Path) -> AsyncIterator[tuple[Backend, Sequence[Backend]]]:
+    """The back end, and that of each partition."""
+    if store == "sqlite":
+        async with sqlite_backend(folder) as backend:
+            yield backend, [backend]
+    elif store == "redis":
+        with redis_server(folder, {"appendfsync": "no"}) as server:
+            async with opener(server, on_redis)(folder) as backend:
+                yield backend, [backend]
+    else:
+        with redis_cluster(folder, replicas=False, options={"cluster-node-timeout": "5000"}) as nodes:
+            cluster = cluster_backend(nodes, prefix="day:", partitions=2, timeout=5, patience=10)
+            await cluster.open(serving=True)
+            try:
+                yield cluster, cluster.backends
+            finally:
+                await cluster.close()
+
+
+async def attribute(folder: Path, backend: Backend, records: Sequence[Record]) -> None:
+    """Let the consumer work off the records in steps of any size, as often as another daemon takes over."""
+
+    @asynccontextmanager
+    async def given(_: Path) -> AsyncIterator[Backend]:
+        yield backend
+
+    chance, left = random.Random(7), [*records]
+    while left:
+        taken, left = left[: (some := chance.randrange(200, 500))], left[some:]
+        async with attributing(folder, Rules(), given) as attribution:
+            await attribution.append(taken)
+            await attribution.work_off((chance.randrange(1, 90) for _ in range(9000)), taken[-1].at)
+
+
+def rows_of(printed: str) -> tuple[dict[Any, int], dict[Any, int], dict[Any, tuple[float, float]]]:
+    """Sessions, visitors, and orders with net revenue, each without empty rows."""
+    rows = [json.loads(line) for line in printed.splitlines()]
+    names = [tuple(row[each] for each in BY) for row in rows]
+    numbers = [
+        {name: row[member] for name, row in zip(names, rows, strict=True) if row[member]}
+        for member in ("sessions", "visitors")
+    ]
+    money = {
+        (name, row["currency"]): (row["orders"], row["net"])
+        for name, row in zip(names, rows, strict=True)
+        if row["orders"]
+    }
+    return numbers[0], numbers[1], money
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis", "cluster"])
+async def test_the_report_of_a_day_equals_a_count_over_the_journal(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = make_day(seed=60, visitors=120)
+    async with opened(store, tmp_path) as (backend, parts):
+        for index, part in enumerate(parts):
+            mine = [each for each in records if index_of_tenant(each.decode()["tenant"], len(parts)) == index]
+            await attribute(tmp_path, part, mine)
+        exported = [each.decode() for part in parts for each in await read_all(part.journal)]
+        for tenant in TENANTS:
+            for since, until in [(START, START + 2 * DAY), (START + 6 * HOUR, START + 18 * HOUR)]:
+                capsys.readouterr()
+                arguments = Namespace(
+                    by=BY, since=since, until=until, every=None, compare=False, paths=False, model=None, tenant=tenant,
+                    time_zone=TimeZone("UTC"), keep_case=False, json=True, csv=False,
+                )  # fmt: skip
+                await report(arguments, PluginDaemon(backend), RULES)
+                counted = count_day(exported, tenant, format_time(since), format_time(until))
+                sessions, visitors, money = rows_of(capsys.readouterr().out)
+                assert sessions == {name: row.sessions for (name, _), row in counted.items() if row.sessions}
+                assert visitors == {name: row.visitors for (name, _), row in counted.items() if row.visitors}
+                assert money == {key: (row.orders, float(row.net)) for key, row in counted.items() if row.orders}
+                assert len(sessions) > 10 < len(money)
