@@ -1,29 +1,43 @@
-"""A day of two shops: the report equals an independent count over the exported journal, on every store."""
+"""A day of two shops: the report equals an independent count over the exported journal, and the overview's sums."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from argparse import Namespace
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingestd.api.backend import Backend
 from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.plugins.attribution.arrivals import Arrivals
+from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.reading import read
+from ingestd.plugins.attribution.report import Row
+from ingestd.plugins.attribution.rollups import PERIODS, sum_up
+from ingestd.plugins.attribution.rollups import read as read_rollups
+from ingestd.plugins.attribution.rollups import rows_of as rows_of_rollups
 from ingestd.plugins.attribution.touches import Exclusions
 from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.report import Report, columns_of
 from ingestd.plugins.reports.report_command import report
 from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.storage.placements import index_of_tenant
+from tests.integration.test_attribution_rollups import cells
 from tests.integration.test_redis_attribution import on_redis, opener
+from tests.integration.test_reports import touch_of
 from tests.support.attribution import START, attributing
 from tests.support.attribution_reference import Rules
 from tests.support.backends import PluginDaemon, sqlite_backend
@@ -60,17 +74,19 @@ async def opened(store: str, folder: Path) -> AsyncIterator[tuple[Backend, Seque
                 await cluster.close()
 
 
-async def attribute(folder: Path, backend: Backend, records: Sequence[Record]) -> None:
-    """Let the consumer work off the records in steps of any size, as often as another daemon takes over."""
+async def attribute(
+    folder: Path, backend: Backend, records: Sequence[Record], seed: int, rules: Rules, most: int = 500
+) -> None:
+    """Let the consumer work off the records in steps of any size. Each time another daemon goes on with the next."""
 
     @asynccontextmanager
-    async def given(_: Path) -> AsyncIterator[Backend]:
+    async def opened_before(_: Path) -> AsyncIterator[Backend]:
         yield backend
 
-    chance, left = random.Random(7), [*records]
+    chance, left = random.Random(seed), [*records]
     while left:
-        taken, left = left[: (some := chance.randrange(200, 500))], left[some:]
-        async with attributing(folder, Rules(), given) as attribution:
+        taken, left = left[: (some := chance.randrange(most // 5, most))], left[some:]
+        async with attributing(folder, rules, opened_before) as attribution:
             await attribution.append(taken)
             await attribution.work_off((chance.randrange(1, 90) for _ in range(9000)), taken[-1].at)
 
@@ -99,7 +115,7 @@ async def test_the_report_of_a_day_equals_a_count_over_the_journal(
     async with opened(store, tmp_path) as (backend, parts):
         for index, part in enumerate(parts):
             mine = [each for each in records if index_of_tenant(each.decode()["tenant"], len(parts)) == index]
-            await attribute(tmp_path, part, mine)
+            await attribute(tmp_path, part, mine, 60, Rules())
         exported = [each.decode() for part in parts for each in await read_all(part.journal)]
         for tenant in TENANTS:
             for since, until in [(START, START + 2 * DAY), (START + 6 * HOUR, START + 18 * HOUR)]:
@@ -115,3 +131,37 @@ async def test_the_report_of_a_day_equals_a_count_over_the_journal(
                 assert visitors == {name: row.visitors for (name, _), row in counted.items() if row.visitors}
                 assert money == {key: (row.orders, float(row.net)) for key, row in counted.items() if row.orders}
                 assert len(sessions) > 10 < len(money)
+
+
+@given(seed=st.integers(0, 10**6), referrers=st.sampled_from(["fallback", "touchpoints", "off"]))
+def test_the_overview_has_the_sums_of_the_report_however_the_records_are_cut(seed: int, referrers: Any) -> None:
+    """And each session counts once."""
+    asyncio.run(agree(make_day(seed, visitors=8), seed, Rules(window=6 * HOUR, late=HOUR, referrers=referrers)))
+
+
+async def agree(records: Sequence[Record], seed: int, rules: Rules) -> None:
+    now = records[-1].at
+    with TemporaryDirectory() as name:
+        async with sqlite_backend(Path(name)) as backend:
+            await attribute(Path(name), backend, records, seed, rules, most=90)
+            journal = await read_all(backend.journal)
+            for tenant, model, period in product((None, *TENANTS), MODELS, ("day", "week")):
+                since = PERIODS[period].since(now)
+                made = Report(columns_of(["campaign"]), [model], numbers=partial(since_then, since), tenant=tenant)
+                found = rows_of_report(made, journal)
+                rollups = await read_rollups(backend.store.begin(now), PERIODS[period], tenant)
+                assert cells(found) == cells(rows_of_rollups(sum_up(rollups), model))
+    sessions = Report(columns_of(["channel"]), read_touch=touch_of)
+    assert sum(row.sessions or 0 for row in rows_of_report(sessions, journal)) == len(
+        {(each["tenant"], each["sessionId"]) for record in records for each in [record.decode()]}
+    )
+
+
+def since_then(since: int, at: int) -> int | None:
+    return 0 if at >= since else None
+
+
+def rows_of_report(made: Report, records: Sequence[Record]) -> list[Row]:
+    for record in records:
+        made.add(record)
+    return [row for row in made.rows() if row.orders or row.sessions]
