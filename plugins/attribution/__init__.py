@@ -122,7 +122,7 @@ class AttributionPlugin:
         register_channel_command(commands, self._rules.arrivals, self._rules.channels)
 
     def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
-        return read(record, self._rules.arrivals, unusable_ids)
+        return read(record, self._rules.arrivals, unusable_ids, with_stateless=True)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

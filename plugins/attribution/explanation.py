@@ -195,7 +195,7 @@ def _campaign(touchpoint: ExplainedTouchpoint) -> str:
         parts.append(f"click {click['type']}")
     if texts["kind"] == "referrer":
         parts.append("referrer")
-    return f"{' / '.join(parts) or 'a dispatch that has been forgotten'} [{touchpoint.channel}]"
+    return f"{' / '.join(parts) or 'a dispatch without its id'} [{touchpoint.channel}]"
 
 
 def _notes(record: Mapping[str, Any], window: str) -> Iterator[str]:

@@ -137,7 +137,8 @@ def _touch(member: str, at: int, parts: Mapping[int, str]) -> Touch | None:
         return None
     fields: list[Any] = _decode_campaign(parts[campaign])
     fields += [None] * (_FIELDS - len(fields))
-    if click and click[0] in parts:  # an earlier version removes it, because it does not know of its use
+    if click and parts.get(click[0], "").startswith(_CLICK):
+        # An earlier version does not know of its use. It may have removed it, and given its number to another part.
         is_all, click_id = _decode_click(parts[click[0]].removeprefix(_CLICK))
         fields += ["click" if is_all else None, click_id]
     session_id = parts[session]

@@ -116,9 +116,17 @@ _decode_refund_data = msgspec.json.Decoder(_RefundData, float_hook=read_float).d
 
 
 def read(
-    record: Record, arrivals: Arrivals, unusable_ids: UnusableIds, visits: Visits | None = None
+    record: Record,
+    arrivals: Arrivals,
+    unusable_ids: UnusableIds,
+    visits: Visits | None = None,
+    *,
+    with_stateless: bool = False,
 ) -> Seen | Erasure | None:
-    """`visits` are sessions whose further referrers make no touchpoint."""
+    """`visits` are sessions whose further referrers make no touchpoint.
+
+    `with_stateless` asks for events from files too that change no state.
+    """
     if record.type not in {"event", "identify"}:
         return _read_erasure(record) if record.type == "erasure" else None
     envelope = _decode_envelope(record.body)
@@ -137,7 +145,7 @@ def read(
         return None
     if envelope.endpoint == Endpoint.IMPORT.value:
         imported = _decode_imported(record.body)
-        if not imported.mark.state:
+        if not (imported.mark.state or with_stateless):
             return None
         record = msgspec.structs.replace(record, at=parse_time(imported.receivedAt) or record.at)
     has_visitor = envelope.anonymousId not in unusable_ids

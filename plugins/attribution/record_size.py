@@ -41,9 +41,9 @@ MAX_NAMED = 12
 _MAX_TOUCHPOINT = 4 << 10  # bytes of `touchpoint` in a shortened attribution
 _MAX_ID = 256  # bytes of an order id or user id in JSON
 _SHORT = _MAX_ID // 6  # so many characters never take more bytes, because JSON needs at most six for one
-_CALLERS = (*CAMPAIGN_FIELDS, "dispatchId")
-"""Members that callers choose."""
-_NO_TEXTS = dict.fromkeys((*_CALLERS, "kind", "channel"))
+_IDS = ("sessionId", "dispatchId", "clickId")
+"""Ids that `ingestd forget` removes by the visitor beside them. So none stays without the visitor."""
+_NO_TEXTS = dict.fromkeys((*CAMPAIGN_FIELDS, "dispatchId", "kind", "channel"))
 _ID = 36  # characters of an event id
 _KEPT = 32  # characters of a longer order id
 _DECIMALS = 12  # of weights in a shortened attribution, unless reversals repeat them
@@ -64,19 +64,18 @@ def user_id(given: str | None) -> str | None:
 
 
 def bounded(touchpoint: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """The touchpoint in at most `most` bytes, if necessary without its long visitor id and with shorter texts.
+    """The touchpoint in at most `most` bytes, if necessary without its ids and with shorter texts.
 
     It may have been bounded before.
     """
     found = dict(touchpoint)
     if len(encode(found)) > most:
         found.pop("anonymousId", None)
+        found |= {name: None for name in _IDS if name in found}
     for length in 64, 16:
         if len(encode(found)) <= most:
             return found
-        # A click id counts only as a whole.
-        found |= {name: text[:length] for name, text in found.items() if name in _CALLERS and text}
-        found |= {"clickId": None} if found.get("clickId") else {}
+        found |= {name: text[:length] for name, text in found.items() if name in CAMPAIGN_FIELDS and text}
     return found if len(encode(found)) <= most else {name: found[name] for name in ("eventId", "at") if name in found}
 
 
@@ -135,11 +134,8 @@ def _shortened(body: Mapping[str, Any], weights: Sequence[float]) -> dict[str, A
     for index in order:
         texts = {name: whole[index][name] for name in CAMPAIGN_FIELDS if whole[index][name] is not None}
         key = whole[index]["kind"], *texts.items()
-        if not texts:
-            texts = {"dispatchId": whole[index]["dispatchId"]}
-        elif key in campaigns:
-            texts = {"sameAs": campaigns[key]}
-        if replace(index, forms[index] | texts) and "dispatchId" not in texts:
+        texts = {"sameAs": campaigns[key]} if key in campaigns else texts or {"kind": whole[index]["kind"]}
+        if replace(index, forms[index] | texts):
             campaigns.setdefault(key, index)
     for index in order:
         if len(forms[index]) > 1 and "sameAs" not in forms[index]:

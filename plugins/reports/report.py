@@ -186,7 +186,7 @@ class Report:
         if found is None or self._tenant not in {None, found[1].tenant}:
             return
         at, visit = found
-        if self._columns.product is not None and visit.key == "Order Completed":
+        if self._columns.product is not None and visit.key == "Order Completed" and visit.anonymousId is not None:
             self._products[visit.id] = self._columns.shared(products(record))
         touch = None
         if self._read_touch is not None and (self.has_sessions or "landing" in self._columns.fields):

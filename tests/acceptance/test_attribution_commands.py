@@ -500,6 +500,6 @@ def test_a_person_who_is_forgotten_leaves_campaigns_and_amounts(tmp_path: Path) 
     assert "  visitor      forgotten\n" in printed
     for touchpoint in (
         "1.0 d before  google [Organic Search]",
-        "1.0 h before  a dispatch that has been forgotten [Unassigned]",
+        "1.0 h before  a dispatch without its id [Unassigned]",
     ):
         assert f"{touchpoint}  (a device that has been forgotten)\n" in printed

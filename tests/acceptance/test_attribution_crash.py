@@ -24,7 +24,7 @@ from tests.support.journeys import DAY, HOUR, IDENTIFY, MINUTE, SERVER, TRACK, S
 
 KILLS = 12
 SLOWEST = 0.9  # the longest time in seconds from the first event of a round to its kill; attribution takes less
-ORDERS = 5  # of a round
+ORDERS = 6  # of a round
 
 ATTRIBUTION, REVERSAL = "attribution", "attribution_reversal"
 WITHOUT_ATTRIBUTION = 'enabled = ["keys", "hmac_auth", "identity", "session", "sqlite", "jsonl"]'
@@ -38,7 +38,7 @@ def is_order(body: dict[str, Any]) -> bool:
 
 
 def journeys(round_number: int, completed: int) -> list[Request]:
-    """The requests of one round: two devices, a link that moves, five orders (one of them sent twice), refunds."""
+    """The requests of one round: two devices, a link that moves, six orders (one of them sent twice), refunds."""
     requests: list[Request] = []
 
     def send(endpoint: str, visitor: str, age: int = 0, **members: Any) -> None:
@@ -70,6 +70,10 @@ def journeys(round_number: int, completed: int) -> list[Request]:
     order("laptop", "both-devices", "Order Refunded", revenue=10)
     order("phone", "moved")
     order("nobody", "direct")
+    google = {"page": {"url": "https://shop.example/", "referrer": "https://www.google.com/"}}
+    for _ in range(2):  # a page of one document repeats its referrer, also to a daemon that has just started
+        send(TRACK, "searcher", HOUR, context=google)
+    order("searcher", "searched")
     order("phone", "both-devices")
     order("laptop", "both-devices", "Order Cancelled")
     return requests

@@ -18,7 +18,12 @@ from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.forked import INGESTD, Command
 
-PRIVATE = ["ada-visitor", "ada-phone", "ada@example.com", "ada-search", "ada-campaign", "ada-dispatch", "ada-message"]
+PRIVATE = [
+    "ada-visitor", "ada-phone", "ada@example.com", "ada-search", "ada-campaign", "ada-dispatch", "ada-message",
+    "ada-blog", "ada-click", "ada-page",
+]  # fmt: skip
+
+SESSION = "3b5b4a0e-7d0a-4d52-9a4c-0e1f5e0c3a11"
 
 
 def track(visitor: str, **further: Any) -> dict[str, Any]:
@@ -35,9 +40,12 @@ def fill(shop: Shop, daemon: Daemon) -> None:
     def send(path: str, body: Any, key: str = shop.public.id) -> None:
         assert daemon.post(path, body, key).status == 200
 
+    page: Any = {"url": "https://shop.example/ada-page", "referrer": "https://ada-blog.example/ada-page"}
+    send("/track", track("ada-visitor", sessionId=SESSION, context={"page": page}))
+    page = {"url": "https://shop.example/ada-page?gclid=ada-click"}
     for number in range(40):
         long = "ada-search " * (1000 if number % 10 == 0 else 5)
-        context = {"campaign": {"name": "ada-campaign"}, "ip": "ada-search"}
+        context = {"campaign": {"name": "ada-campaign"}, "ip": "ada-search", "page": page}
         further = {"dispatchId": f"ada-dispatch-{number}", "messageId": f"ada-message-{number}", "note": "ada-search"}
         send("/track", track("ada-visitor", **further, context=context, data={"query": long}))
         send("/track", track(f"visitor-{number}"))
@@ -67,7 +75,7 @@ def test_a_forgotten_user_is_on_disk_only_in_the_erasure(tmp_path: Path, *, besi
         assert shop.stored() == before
         told = json.loads(shop.command("forget", "--user", "ada", "--json"))
         assert told["counts"] == {
-            "records": 43, "links": 1, "sessions": 1, "profiles": 1, "touches": 40, "journey links": 1,
+            "records": 44, "links": 1, "sessions": 1, "profiles": 1, "touches": 41, "journey links": 1,
             "ids of orders": 0, "dead letters": 0,
         }  # fmt: skip
         assert (told["tenant"], told["userId"], told["anonymousIds"]) == ("shop", "ada", ["ada-phone", "ada-visitor"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ def test_an_export_of_all_records_is_imported_once_and_exported_the_same(
     with shop_on("sqlite", tmp_path / "third") as third:
         import_(third, again)
         assert [each["import"].get("endpoint") for each in third.exported()] == [each.get("endpoint") for each in moved]
+        report = third.command("attribution", "report", "--since", "1h", "--by", "source,landing", "--json")
+        (row,) = [row for row in map(json.loads, report.splitlines()) if row["source"] == "news"]
+        assert (row["landing"], row["sessions"], row["orders"], row["net"]) == ("/", 1, 1, 30)
 
 
 @pytest.mark.parametrize(("store", "beside"), [("sqlite", False), ("redis", True)])

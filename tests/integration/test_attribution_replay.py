@@ -16,7 +16,7 @@ import pytest
 from ingestd.api.events import Record
 from ingestd.consumers.group import ConsumerStatus
 from tests.support.attribution import START, Attribution, Shop, agrees, attributing
-from tests.support.attribution_reference import HOUR, Reference, Rules
+from tests.support.attribution_reference import HOUR, REFERRERS, Reference, Rules
 from tests.support.journals import append, read_all, running, until
 
 pytestmark = pytest.mark.logs("sent again with another value")
@@ -25,6 +25,7 @@ DAY = 24 * HOUR
 LONG_AFTER = START + 300 * DAY
 RULES = Rules(window=2 * DAY, late=DAY, model="position_based", max_touches=10, max_visitors=4)
 SOURCES = ("search", "mail", "social", "partner")
+CLICKS = ("", "", "", "?gclid=a", "?gclid=b", "?fbclid=c")
 
 
 def busy(events: int, seed: int = 7) -> list[Record]:
@@ -33,11 +34,13 @@ def busy(events: int, seed: int = 7) -> list[Record]:
     for number in range(events):
         shop.now += chance.randrange(20 * 60_000)
         visitor = f"visitor-{chance.randrange(40)}"
-        kind = chance.random()
-        if kind < 0.6:
-            records.append(shop.touch(visitor, chance.choice(SOURCES), age=chance.choice([0, 0, 0, HOUR])))
+        kind, age = chance.random(), chance.choice([0, 0, 0, HOUR])
+        if kind < 0.3:
+            records.append(shop.touch(visitor, chance.choice(SOURCES), age=age))
         elif kind < 0.75:
-            records.append(shop.event("Page View", visitor))
+            page = {"url": f"https://shop.example/{chance.choice(CLICKS)}", "referrer": chance.choice([*REFERRERS, ""])}
+            session = 1000 * (number // 500) + int(visitor[8:])
+            records.append(shop.event("Page View", visitor, context={"page": page}, age=age, session=session))
         elif kind < 0.9:
             records.append(shop.identify(visitor, f"user-{chance.randrange(8)}"))
         elif kind < 0.98:

@@ -19,9 +19,14 @@ from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.journeys import read_whole, referrers_key, touches_key
 from ingestd.plugins.attribution.packing import read_touches
 from ingestd.plugins.attribution.reading import Seen, read
+from ingestd.plugins.attribution.report import Row
 from ingestd.plugins.attribution.touches import Exclusions, repeats
+from ingestd.plugins.reports.report import Report, columns_of
 from ingestd.plugins.sources import SourceRules
+from ingestd.plugins.tools.forget.command import Forgetting
+from ingestd.plugins.tools.forget.traces import Traces
 from ingestd.support.unusable_ids import UnusableIds
+from tests.integration.test_forget import make_hooks
 from tests.support.attribution import Shop, agrees, attributing
 from tests.support.attribution_reference import DAY, HOUR, Reference, Rules
 from tests.support.journals import append, read_all
@@ -155,6 +160,42 @@ async def test_a_forgotten_visitor_comes_by_a_referrer_as_if_new(tmp_path: Path)
         await attribution.work_off(repeat(9), shop.now)
         (body,) = map(msgspec.json.decode, await attribution.derived())
     assert [each["eventId"] for each in body["touchpoints"]] == [pages[4].decode()["id"]]
+
+
+def summed(attribution: dict[str, Any]) -> list[Row]:
+    made = Report(columns_of(["channel", "campaign"]), ("linear",))
+    made.add_derived(attribution)
+    return made.rows()
+
+
+@pytest.mark.parametrize(("length", "touches"), [(8, 1), (512, 1), (512, 400)])
+async def test_no_id_of_a_forgotten_device_stays_in_orders_of_another(
+    tmp_path: Path, length: int, touches: int
+) -> None:
+    """However short the form of its touchpoints is. The campaign stays, so reports do not change."""
+    shop, device = Shop(), "é" * length
+    clicks = f"?utm_source={'s' * 200}&utm_medium={'m' * 200}&utm_campaign={'n' * 250}&gclid=secret-click"
+    visits = [shop.event("Page View", device, context=context(clicks), dispatch="secret-mail", session=1)]
+    visits += [shop.event("Page View", device, dispatch=f"secret-{number}") for number in range(1, touches)]
+    orders = [
+        shop.event("Order Completed", "b", {"order_id": f"o-{number}", "revenue": 40}, user="u") for number in range(2)
+    ]
+    records = [*visits, shop.identify(device, "u"), shop.identify("b", "u"), *orders]
+    async with attributing(tmp_path, Rules(max_touches=1000)) as attribution:
+        journal, store = attribution.backend.journal, attribution.backend.store
+        await attribution.append([*records, shop.refund("o-0", 1), shop.refund("o-1", 1, signed=True)])
+        await attribution.work_off(repeat(99), shop.now)
+        before = [record.decode() for record in await read_all(journal) if record.type == "attribution"]
+        traces = Traces("shop", UnusableIds(), anonymous_id=device)
+        forgetting = Forgetting(make_hooks(), store, journal, traces)
+        await forgetting.learn()
+        await forgetting.run()
+        kept = [record for record in await read_all(journal) if record.type != "erasure"]
+        assert not [record.type for record in kept if b"secret" in record.body or device.encode() in record.body]
+        after = [record.decode() for record in kept if record.type == "attribution"]
+        assert len(after) == 2
+        assert after != before
+        assert [*map(summed, after)] == [*map(summed, before)]
 
 
 class Page(NamedTuple):

@@ -10,6 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
-from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.columns import UNKNOWN, columns_of
 from ingestd.plugins.reports.periods import TimeZone
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.rules import ReportRules
@@ -289,3 +290,15 @@ def test_a_session_belongs_to_its_first_touchpoint_whatever_kind_it_is() -> None
         ("Organic Search", "google"): 1, ("Email", "news"): 2, ("Paid Search", "google"): 1, ("Direct", "(direct)"): 1,
     }  # fmt: skip
     assert rows(records[::-1], "channel", channel=rules.channel) == rows(records, "channel", channel=rules.channel)
+
+
+async def test_the_products_of_a_forgotten_order_are_unknown(tmp_path: Path) -> None:
+    shop = Shop()
+    order = shop.event("Order Completed", "v", {"order_id": "o", "revenue": 5, "products": [{"name": "Hat"}]})
+    derived = (await journal(tmp_path, [order]))[1:]
+    gone = {**order.decode(), "anonymousId": None, "sessionId": None, "data": {}, "context": {}, "erased": True}
+    erased = Record("event", order.at, msgspec.json.encode(gone))
+    for records, product in ([order, *derived], "Hat"), ([erased, *derived], UNKNOWN):
+        (row,) = rows(records, "product")
+        assert row.campaign.fields[0] == product
+        assert row.revenue == 5

@@ -107,3 +107,19 @@ async def test_an_earlier_version_reads_the_event_id_before_a_click_id(tmp_path:
         await add(backend.store, replace(campaign, click=ClickId("gclid", "x")), START)
         (member, _), *_ = await backend.store.begin(START).window(KEY)
     assert UUID(bytes=a2b_base64(member.split(".", 2)[2] + "==")) == UUID(int=7)
+
+
+async def test_a_touch_has_no_click_id_after_an_earlier_version_has_used_its_number_again(tmp_path: Path) -> None:
+    """It does not know that touches use click ids. So it removes them, and numbers its next part like the last one."""
+    async with sqlite(tmp_path) as backend:
+        first = Touch(
+            1, START, str(UUID(int=7)), None, "google", "cpc", None, None, None, None, "click", ClickId("gclid", "x")
+        )
+        await add(backend.store, first, START)
+        state = backend.store.begin(START)
+        *_, (click, at) = await state.window(KEY, 1 << 52)
+        await state.pull(KEY, [click])
+        await state.push(KEY, f'{click.partition(":")[0]}:["news"]', at, keep=1 << 52)
+        await backend.store.commit(state)
+        assert await read_touches(backend.store.begin(START), KEY) == [replace(first, named_by=None, click=None)]
+        await add(backend.store, replace(first, position=2), START)

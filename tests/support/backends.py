@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from ingestd.api.backend import Backend, Partition
 from ingestd.api.hookspecs import BackendFactory
 from ingestd.plugins.stores.sqlite import SqlitePlugin
+from ingestd.storage.placements import index_of_tenant
 from ingestd.support.unusable_ids import UnusableIds
 
 __all__ = ["PluginDaemon", "sqlite_backend", "sqlite_daemon"]
@@ -23,19 +24,18 @@ class PluginDaemon:
 
     def __init__(self, backend: Backend) -> None:
         self.plugins: dict[str, object] = {}
-        self.store = backend.store
         self.partitions = backend.partitions
+        self.store = self.partitions[0].store
         self.unusable_ids = UnusableIds()
         self.config_path = "/etc/ingestd/ingestd.toml"
         self.registry = CollectorRegistry()
         self.tasks: list[asyncio.Task[None]] = []
 
     def of_tenant(self, tenant: str) -> Partition:
-        (partition,) = self.partitions
-        return partition
+        return self.partitions[index_of_tenant(tenant, len(self.partitions))]
 
     def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
-        return self.partitions
+        return [self.of_tenant(tenant)]
 
     def plugin(self, name: str) -> object | None:
         return self.plugins.get(name)
