@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -61,12 +62,13 @@ async def add_touch(state: State, key: str, touch: Touch, *, keep: int, since: i
                 break
             await state.pull(key, [member])  # this event began that run, and has come late
     today = _PARTS + state.now // _DAY * _NUMBERS
-    if len(parts) >= _MANY and touch.position % _MANY == 0 and not parts.keys() >= {*wanted}:
-        parts = await _tidied(state, key, parts)  # seldom, because it reads all touchpoints
+    # Seldom, because it reads all touchpoints. The event's id is the server's, so no caller can avoid it.
+    if len(parts) >= _MANY and crc32(touch.event_id.encode()) % _MANY == 0 and not parts.keys() >= {*wanted}:
+        parts = await _tidied(state, key, parts)
     numbers = []
     for text in wanted:
         at = parts.get(text)
-        number = 1 + max((each % _NUMBERS for each in parts.values()), default=-1) if at is None else at % _NUMBERS
+        number = _free_number(parts) if at is None else at % _NUMBERS
         numbers.append(_text(number))
         if at is None or at < today:
             parts[text] = today + number
@@ -108,6 +110,13 @@ async def read_touches(state: State, key: str, since: int | None = None) -> list
 async def _parts(state: State, key: str) -> dict[str, int]:
     """All parts and their times."""
     return {member.partition(":")[2]: at for member, at in await state.window(key, _PARTS)}
+
+
+def _free_number(parts: Mapping[str, int]) -> int:
+    """A number that no touchpoint has: the next one, until millions of touchpoints have used up all."""
+    used = {each % _NUMBERS for each in parts.values()}
+    number = 1 + max(used, default=-1)
+    return number if number < _NUMBERS else min({*range(len(used) + 1)} - used)
 
 
 def _part(number: int, text: str) -> str:
@@ -162,10 +171,7 @@ def _click(touch: Touch) -> Sequence[str]:
 
 
 def _text(number: int) -> str:
-    digits = _DIGITS[number % 64]
-    while number := number // 64:
-        digits = _DIGITS[number % 64] + digits
-    return digits
+    return (_text(number // 64) if number >= 64 else "") + _DIGITS[number % 64]
 
 
 def _number(text: str) -> int:

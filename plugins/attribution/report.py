@@ -43,6 +43,9 @@ class Row(NamedTuple):
     cost: Decimal | None = None
     clicks: int | None = None
     impressions: int | None = None
+    exact_orders: Decimal | None = None
+    exact_net: Decimal | None = None
+    """Not rounded: a row may have a thousandth of an order."""
 
 
 def total(rows: Sequence[Row]) -> Row:
@@ -62,7 +65,12 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
     """
     found: list[Row] = []
     with localcontext(EXACT):
-        fine = [row._replace(**{name: _fine(getattr(row, name)) for name in _SUMS}) for row in rows]
+        fine = [
+            row._replace(
+                **{name: _fine(getattr(row, name)) for name in _SUMS}, exact_orders=row.orders, exact_net=row.net
+            )
+            for row in rows
+        ]
         fine.sort(
             key=lambda row: (
                 row.currency or "", row.campaign.kind == OTHERS.kind, row.reversed - row.revenue, -row.orders,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
 import msgspec
 
 from ingestd.support.addresses import ascii_domain
 
 from ..sources import ClickId
+from ..sources.addresses import place_of
 from .campaigns import Fields
 
 __all__ = [
@@ -38,9 +38,6 @@ _MAX_NAME = 60  # characters of a parameter's name, enough for `utm_campaign` wi
 
 Campaign = tuple[str | None, str | None, str | None, str | None, str | None]
 """Source, medium, name, term and content, each None if missing."""
-
-_HOST_FIRST = re.compile(r"(?://)?([^\s/?#@:\\]+)(?::[0-9]{1,5})?(?:[/?#].*)?", re.DOTALL)
-"""A referrer without a scheme, as some apps send: a host, with or without a port, a path or a query."""
 
 NONE: Campaign = (None, None, None, None, None)
 
@@ -189,23 +186,11 @@ class Exclusions:
             return "excluded_source"
         if medium in self._mediums:
             return "excluded_medium"
-        if self._domains and (self._is_own(source) or self._is_own(_referring_host(page))):
+        referrer = page.get("referrer") if isinstance(page, dict) else None
+        if self._domains and (self._is_own(source) or self._is_own(place_of(referrer).host)):
             return "excluded_domain"
         return None
 
     def _is_own(self, host: str) -> bool:
         host = ascii_domain(host).removesuffix(".")
         return any(host == domain or host.endswith(f".{domain}") for domain in self._domains)
-
-
-def _referring_host(page: Any) -> str:
-    referrer = page.get("referrer") if isinstance(page, dict) else None
-    if not isinstance(referrer, str):
-        return ""
-    referrer = referrer[:2048].strip()
-    plain = _HOST_FIRST.fullmatch(referrer)
-    try:
-        host = (urlsplit(referrer).hostname or "") if plain is None else plain[1]
-    except ValueError:  # not an address
-        return ""
-    return unquote(host) if "%" in host else host

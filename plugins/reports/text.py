@@ -78,7 +78,7 @@ def members(line: Line, form: Form) -> dict[str, Any]:
 
 def _average(row: Row) -> Decimal | None:
     """The net revenue of an order."""
-    return row.net / row.orders if row.orders else None
+    return row.exact_net / row.exact_orders if row.exact_orders and row.exact_net is not None else None
 
 
 def _conversion(row: Row) -> Decimal | None:
@@ -92,7 +92,7 @@ def _roas(row: Row) -> Decimal | None:
 
 
 def _cost_per_order(row: Row) -> Decimal | None:
-    return row.cost / row.orders if row.cost is not None and row.orders else None
+    return row.cost / row.exact_orders if row.cost is not None and row.exact_orders else None
 
 
 def _change(row: Row, before: Row) -> Decimal | None:

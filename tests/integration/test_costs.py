@@ -50,6 +50,16 @@ def test_columns_have_any_order_and_case_and_lines_any_end(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_spreadsheets_separate_and_encode_a_table_in_several_ways(
+    tmp_path: Path, separator: str, encoding: str
+) -> None:
+    lines = ["", "day,source,medium,currency,cost", "2026-11-01,größe,cpc,EUR,1.50"]
+    text = "\r\n".join(lines).replace(",", separator)
+    assert read(tmp_path, text, encoding).costs == {date(2026, 11, 1): [cost("größe", "1.50")]}
+
+
 def test_a_line_replaces_an_earlier_one_of_its_day_and_campaign(tmp_path: Path) -> None:
     lines = ["2026-11-01,google,cpc,x,EUR,1,2,3", "2026-11-01,Google,CPC,X,eur,4,,", "2026-11-01,google,cpc,x,CHF,5,,"]
     found = read(tmp_path, "\n".join([HEADER, *lines]))
@@ -86,7 +96,10 @@ def test_each_fault_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "there is no column ''"),
+        ("", "1: expected a header such as day,source,"),
+        ("Campaign report\n\nDay,Campaign,Clicks,Impr.,Cost", "1: expected a header such as day,source,"),
+        ("Day,Campaign name,Amount spent (EUR)", "1: there is no column 'campaign name'; did you mean campaign?"),
+        ("\n\nday,sorce,currency,cost", "3: there is no column 'sorce'"),
         ("day,sorce,currency,cost", "1: there is no column 'sorce'; did you mean source?"),
         ("day,source,cost", "1: the header lacks currency"),
         ("day,source,source,currency,cost", "1: the header has a column twice"),

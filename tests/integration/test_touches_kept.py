@@ -77,6 +77,33 @@ async def test_for_half_a_year_all_touches_within_their_time_are_complete(tmp_pa
         assert now - START > 150 * DAY
 
 
+async def test_parts_are_bounded_wherever_touches_stand_in_the_journal(tmp_path: Path) -> None:
+    """A stranger may let every second record be of another visitor. Numbers of parts are used up in the end."""
+    async with sqlite(tmp_path) as backend:
+        state = backend.store.begin(START)
+        await state.push(KEY, "zzzz:!other", (1 << 52) + (1 << 24) - 1, keep=1 << 52)
+        await backend.store.commit(state)
+        for position in range(1, 1000, 2):
+            text, event_id = str(position), str(UUID(int=random.Random(position).getrandbits(128)))
+            new = Touch(
+                position,
+                START + position,
+                event_id,
+                text,
+                text,
+                None,
+                None,
+                None,
+                None,
+                None,
+                click=ClickId("gclid", text),
+            )
+            await add(backend.store, new, START + position)
+        state = backend.store.begin(START)
+        assert [each.source for each in await read_touches(state, KEY)][-49:] == [*map(str, range(903, 1000, 2))]
+        assert len(await state.window(KEY)) < 400
+
+
 async def test_touches_without_their_parts_are_not_found(tmp_path: Path) -> None:
     """A sweep may remove shared parts before the touches that have them. Readers in between do not wait."""
     async with sqlite(tmp_path) as backend:

@@ -111,12 +111,16 @@ def row(
     there, gone = Decimal(str(revenue)), Decimal(str(taken))
     if not isinstance(campaign, Campaign):
         campaign = Campaign("campaign", (campaign,))
-    return Row(campaign, currency, Decimal(str(orders)), there, gone, there - gone)
+    return plain_row(Row(campaign, currency, Decimal(str(orders)), there, gone, there - gone))
 
 
 def plain(made: Report) -> list[Row]:
     """Its rows with orders, without customers and assisted orders."""
-    return [Row(*each[:6]) for each in rows_of(made) if each.orders]
+    return [plain_row(each) for each in rows_of(made) if each.orders]
+
+
+def plain_row(row: Row) -> Row:
+    return Row(*row[:6], exact_orders=row.orders, exact_net=row.net)
 
 
 def told(rows: Sequence[Row]) -> list[Line]:
@@ -386,6 +390,14 @@ def test_absurd_amounts_do_not_affect_the_rest() -> None:
     assert (a["orders"], a["net"]) == (2, 0)
     assert b["net"] == 0
     assert made.not_counted == 2
+
+
+def test_the_average_of_a_small_share_is_that_of_the_order() -> None:
+    ledger = Ledger("linear")
+    ledger.order(100, *map(str, range(200)))
+    ledger.order(1000, "a", "b", "c")
+    averages = {row["source"]: row["average"] for row in map(as_json, rows_of(report(ledger.records)))}
+    assert averages == {**dict.fromkeys(map(str, range(200)), 100), **dict.fromkeys("abc", 1000)}
 
 
 def test_an_order_that_was_superseded_does_not_count() -> None:
