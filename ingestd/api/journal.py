@@ -152,7 +152,7 @@ class Journal(ABC):
     async def wait(self, after: int, cursor: Cursor | None = None) -> None:
         """Return once there are records after that position.
 
-        Raises `LeaseLost` soon after another daemon has acquired `cursor`.
+        Raises `LeaseLost` soon after another daemon has acquired `cursor`, or is to acquire it.
         """
 
     @abstractmethod

@@ -71,6 +71,8 @@ class Runner:
         self._ending = False
         self._prepared = False
         """Whether `prepare` has begun the next step, so that this step must be done before the consumer ends."""
+        self._uncommitted = False
+        """Whether the store failed to commit a step, whose records the next holder of the cursor would write again."""
         self._could_pass_at = 0.0  # when the cursor could last pass to another daemon, by the loop's clock
         self._quiet = asyncio.Event()
         """Set while no work is in progress that would have to be repeated after a cancellation."""
@@ -81,7 +83,7 @@ class Runner:
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
         self._attempts = Attempts(failure_log, backoff, self.status, rest, partition)
-        self._opening = Attempts(failure_log, backoff, self.status, partition=partition)
+        self._opening = Attempts(failure_log, backoff, self.status, partition=partition)  # the cursor, and `open`
 
     @property
     def is_behind(self) -> bool:
@@ -121,7 +123,7 @@ class Runner:
 
     async def run(self) -> None:
         if not self.reader.has_cursor:
-            await self._attempts.until_done(self.ensure_cursor)
+            await self._opening.until_done(self.ensure_cursor)
             self._moved.set()
         while True:
             cursor = await self._become_holder()
@@ -134,7 +136,7 @@ class Runner:
                 await self._lose_cursor(error)
 
     async def _become_holder(self) -> Cursor:
-        holding = asyncio.create_task(self._attempts.until_done(self.reader.acquire_cursor))
+        holding = asyncio.create_task(self._opening.until_done(self.reader.acquire_cursor))
         try:
             await asyncio.wait([holding], timeout=_FREE)
             self.tried = True
@@ -156,8 +158,9 @@ class Runner:
         _log.log(logging.INFO if self._label == self.name else logging.DEBUG, "%s: %s", self._label, error)
         # The cursor is probably free: a step that is not in the journal yet also ends the lease.
         self.tried = False
-        self.status.held, self.status.in_hand, self.status.oldest_at = False, 0, None
-        self.status.buffered = 0
+        self.status.held = self.status.paused = False
+        self.status.in_hand = self.status.buffered = 0
+        self.status.oldest_at = self.status.last_error = None
         await self.close(self._grace)  # opened again when this daemon acquires the cursor again
 
     async def _work(self) -> None:
@@ -208,6 +211,9 @@ class Runner:
         return "records" if action == "nothing" else action
 
     async def _ask_for_action(self) -> NextAction:
+        """Raises `LeaseLost` if the cursor passes: this also happens while the consumer is paused or its sink fails."""
+        if not (self._prepared or self._uncommitted):
+            await self._journal.wait(-1, self.reader.cursor)  # waits for nothing, because a journal begins at 0
         state = self._begin_state()
         action = await self.consumer.next_action(state)
         await self._store.commit(state)
@@ -266,8 +272,10 @@ class Runner:
     async def _step(self) -> None:
         try:
             step = await self._attempt_step(lambda step: self.consumer.process(self._in_hand, step))
-        finally:
-            self._prepared = False
+        except BaseException as error:
+            self._prepared = self._prepared and isinstance(error, Unavailable)
+            raise
+        self._prepared = False
         count = len(self._in_hand) if step.done is None else step.done
         if step.buffered:
             self._store.discard(step.state)
@@ -277,8 +285,8 @@ class Runner:
         goes_on = asyncio.get_running_loop().time() - self._could_pass_at < _PASSING and not self.status.paused
         try:  # disk or network work on the commit while the next step is prepared
             if count == len(self._in_hand) and not self._ending and goes_on and (ahead := await self.reader.ahead()):
-                self._prepared = True
                 await self.consumer.prepare(ahead)
+                self._prepared = True
         finally:
             await _to_the_end(committing)
 
@@ -356,9 +364,11 @@ class Runner:
             await self._journal.commit(step.records, step.state, cursor)
         except BaseException as error:
             self._store.discard(step.state)
+            self._uncommitted = isinstance(error, Unavailable)
             if isinstance(error, LeaseLost) and last is not None:
                 self._refused = position, count, step.committed
             raise
+        self._uncommitted = False
         self.status.processed += count
         return position
 
@@ -388,14 +398,16 @@ class Runner:
                 self._quiet.set()
 
     async def _rest(self, seconds: float) -> None:
-        """Pause after a failure. Meanwhile ask for the next action, so that the consumer can read operators' commands
-        and store its failure.
-        """
+        """Pause after a failure. Meanwhile the consumer reads operators' commands and stores its failure."""
         until = asyncio.get_running_loop().time() + seconds
         while (left := until - asyncio.get_running_loop().time()) > TIMING.next_action:
             await asyncio.sleep(TIMING.next_action)
-            with contextlib.suppress(Exception):  # an error here occurs again before the next step
+            try:
                 await self._ask_for_action()
+            except LeaseLost:
+                raise
+            except Exception:  # noqa: BLE001, S112 - it occurs again before the next step
+                continue
         await asyncio.sleep(left)
 
     def _begin_state(self) -> State:

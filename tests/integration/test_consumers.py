@@ -28,6 +28,7 @@ from ingestd.consumers.runner import Runner
 from ingestd.consumers.status import ConsumerTotals
 from ingestd.observability.metrics import Metrics
 from ingestd.support.backoff import Backoff
+from ingestd.support.periodic import TIMING
 from ingestd.testing.sinks import make_records
 from tests.support.backends import sqlite_backend
 from tests.support.examples import examples
@@ -659,6 +660,139 @@ async def test_a_cursor_passes_to_another_daemon_before_the_end_of_a_backlog(tmp
             await until(lambda: journal.passed_at)
         assert 0 < journal.passed_at[0] < 400
         assert slow.delivered == [*range(1, 401)]
+
+
+class Wanted(PassingJournal):
+    """Another daemon wants the cursor once `wanted` is set, and gives it back at once."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.wanted = asyncio.Event()
+        self.passed = 0
+
+    async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+        if cursor is not None and self.wanted.is_set():
+            self.wanted.clear()
+            self.passed += 1
+            raise LeaseLost("another daemon runs it from now on")
+        await super().wait(after, cursor)
+
+
+LONG = Backoff(initial=3600, maximum=3600)
+
+
+@pytest.mark.logs(r"reader: the sink is away; it is tried again")
+@pytest.mark.parametrize("fails", [False, True], ids=["paused", "failing"])
+async def test_a_cursor_passes_while_the_consumer_is_paused_or_fails(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stuck(Reader):
+        polls_commands = True
+
+        async def next_action(self, state: State) -> NextAction:
+            return "records" if fails else "nothing"
+
+    async def away(records: Sequence[Record], step: Step) -> None:
+        if not journal.passed:
+            raise SinkRetry("the sink is away")
+
+    monkeypatch.setattr(TIMING, "next_action", 0.01)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(3))
+        journal, stuck = Wanted(backend.journal), Stuck(then=away)
+        consumers = Consumers(journal, backend.store, [stuck], died=lambda *_: None, backoff=LONG)
+        await consumers.start()
+        (status,) = consumers.statuses
+        await until(lambda: status.last_error if fails else status.paused)
+        journal.wanted.set()
+        await until(lambda: "close" in stuck.calls)
+        await until((lambda: at(status, 3)) if fails else (lambda: status.paused))
+        assert (journal.passed, status.held, status.last_error) == (1, True, None)
+        await consumers.stop(0)
+
+
+@pytest.mark.logs("reader: the store is away; it is tried again")
+async def test_a_consumer_without_its_cursor_reads_no_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are its holder's, on another daemon."""
+
+    class Away(Wanted):
+        failures = 0
+
+        async def acquire_cursor(self, name: str, start: Start) -> Cursor:
+            if self.failures < 5:
+                self.failures += 1
+                raise Unavailable("the store is away")
+            return await super().acquire_cursor(name, start)
+
+    class Polling(Reader):
+        polls_commands = True
+
+        async def next_action(self, state: State) -> NextAction:
+            assert journal.failures == 5
+            return "records"
+
+    monkeypatch.setattr(TIMING, "next_action", 0.0)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(3))
+        reader, journal = Polling(), Away(backend.journal)
+        journal.wanted.set()
+        async with running(backend, reader, journal=journal) as (status,):
+            await until(lambda: at(status, 3))
+        assert (journal.failures, journal.passed) == (5, 1)
+
+
+@pytest.mark.logs("reader: the store is away; it is tried again")
+async def test_a_cursor_does_not_pass_before_what_was_written_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(Wanted):
+        """Another daemon wants the cursor while a commit fails. `calls` has the results of commits, and the pass."""
+
+        calls: list[str]
+
+        async def commit(self, records: Sequence[Record], state: State, cursor: Cursor | None = None) -> int:
+            if cursor is not None and len(self.calls) < 3:
+                self.calls.append("failed")
+                self.wanted.set()
+                raise Unavailable("the store is away")
+            self.calls.append("committed")
+            return await super().commit(records, state, cursor)
+
+        async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+            try:
+                await super().wait(after, cursor)
+            except LeaseLost:
+                self.calls.append("passed")
+                raise
+
+    monkeypatch.setattr(TIMING, "next_action", 0.0)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(3))
+        reader, journal = Reader(), Away(backend.journal)
+        reader.polls_commands, journal.calls = True, []
+        async with running(backend, reader, journal=journal):
+            await until(lambda: journal.passed)
+        assert journal.calls[:4] == ["failed", "failed", "failed", "committed"]
+
+
+@pytest.mark.logs("delivering: the sink is away; it is tried again")
+async def test_a_shutdown_does_not_wait_for_a_step_whose_preparation_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(Delivering):
+        async def prepare(self, records: Sequence[Record]) -> None:
+            raise SinkRetry("the sink is away")
+
+    monkeypatch.setattr("ingestd.consumers.group._STEP", 3600)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(20))
+        failing = Failing()
+        failing.may_write.set()
+        consumers = Consumers(backend.journal, backend.store, [failing], died=lambda *_: None, backoff=LONG)
+        await consumers.start()
+        await until(lambda: consumers.statuses[0].last_error)
+        async with asyncio.timeout(10):
+            assert await consumers.stop(0) == {"delivering": 15}
 
 
 async def test_a_shutdown_waits_for_a_consumer_that_acquires_its_cursor_again(tmp_path: Path) -> None:

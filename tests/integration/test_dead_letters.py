@@ -831,7 +831,8 @@ class Sinks:
         async with self.backend() as backend:
             consumer = SinkConsumer(Odd(shelf), options())
             async with running(backend, consumer) as (status,):
-                await until(lambda: status.held)
+                await append(backend, view(1))
+                await until(lambda: status.position == 1)  # it is open
                 shelf.down = True
                 await append(backend, view(2))
                 await self._told(backend, ("OSError: caf?" + "x" * 500)[:500])
