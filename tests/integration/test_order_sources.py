@@ -21,7 +21,8 @@ from ingestd.plugins.attribution.packing import read_touches
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row
 from ingestd.plugins.attribution.touches import Exclusions, repeats
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.report import Report
 from ingestd.plugins.sources import SourceRules
 from ingestd.plugins.tools.forget.command import Forgetting
 from ingestd.plugins.tools.forget.traces import Traces
@@ -165,7 +166,7 @@ async def test_a_forgotten_visitor_comes_by_a_referrer_as_if_new(tmp_path: Path)
 def summed(attribution: dict[str, Any]) -> list[Row]:
     made = Report(columns_of(["channel", "campaign"]), ("linear",))
     made.add_derived(attribution)
-    return made.rows()
+    return [line.row for line in made.lines()]
 
 
 @pytest.mark.parametrize(("length", "touches"), [(8, 1), (512, 1), (512, 400)])

@@ -29,8 +29,9 @@ from ingestd.plugins.attribution.rollups import PERIODS, sum_up
 from ingestd.plugins.attribution.rollups import read as read_rollups
 from ingestd.plugins.attribution.rollups import rows_of as rows_of_rollups
 from ingestd.plugins.attribution.touches import Exclusions
+from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.periods import TimeZone
-from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.report_command import report
 from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
@@ -164,4 +165,4 @@ def since_then(since: int, at: int) -> int | None:
 def rows_of_report(made: Report, records: Sequence[Record]) -> list[Row]:
     for record in records:
         made.add(record)
-    return [row for row in made.rows() if row.orders or row.sessions]
+    return [line.row for line in made.lines() if line.row.orders or line.row.sessions]
