@@ -174,6 +174,10 @@ class Intake(ABC):
         """
         return None
 
+    def tenant_of(self, route: Route) -> str | None:
+        """The tenant of all requests on a route; None if their credential says it. `ingestd webhooks test` uses it."""
+        return None
+
     def problem(self, refused: Refused) -> Mapping[str, Any]:
         """Further members of the problem document (RFC 9457) with which a request is refused."""
         return {}

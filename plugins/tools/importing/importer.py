@@ -77,6 +77,7 @@ class Importer:
     async def take(self, chunk: Sequence[Line]) -> None:
         """Import the lines. All that can be imported is durable then. Raises `Unavailable`, `CommandError`."""
         self._reader.now = times.now()
+        self._tally.lines += len(chunk)
         waiting: list[Stored] = []
         for line in chunk:
             try:
