@@ -13,10 +13,24 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from ingestd.support.ids import named_uuid
+
 from .errors import Refused
 from .events import Endpoint, Principal, Request, Session
 
-__all__ = ["Intake", "Message", "Route", "Translation"]
+__all__ = ["MOST_MESSAGES", "Intake", "Message", "Route", "Translation", "visitor_of_user"]
+
+MOST_MESSAGES = 16
+"""The number of messages that one message of a caller may become."""
+
+
+def visitor_of_user(tenant: str, user_id: str) -> str:
+    """The `anonymousId` of a user's events that name no visitor: the same in each intake.
+
+    Give such a message `links`, so that the visitor belongs to the user. Do not use it for an id in
+    `Daemon.unusable_ids`: many people have it.
+    """
+    return named_uuid("visitor of user", tenant, user_id)
 
 
 class Route(NamedTuple):
@@ -68,12 +82,23 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 class Translation(ABC):
     """Translates the messages of one request, and their results into its answer."""
 
+    check: Callable[[str, dict[str, Any]], None]
+    """`check(name, message)` raises `BadRequest` for a message that does not meet this one of `Intake.schemas`.
+
+    The daemon sets it before the first `read`. The error has the places of all faults.
+    """
+
     @abstractmethod
-    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
+    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message | Sequence[Message]:
         """Translate the message with this index. `raw` is its JSON. The method may change `message` and return it.
 
         It is called once for each message, in order, and must not block. Raise `BadRequest` to refuse the message; the
         other messages are stored all the same. A message that is not a JSON object, or too large, is refused before.
+
+        A message may become several, up to `MOST_MESSAGES`: the order of a shop is an order, and traits of its
+        customer. They are stored in their order in one commit, and each is validated and counted. If one is refused,
+        the others are stored all the same, and the message has that refusal as its result. A message that becomes none
+        is counted as `dropped`. Give each of several a `messageId` of its own, so that a repetition is stored once.
         """
 
     def pointer(self, index: int, pointer: str) -> str:
@@ -84,6 +109,7 @@ class Translation(ABC):
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         """Make the JSON of the answer 200. `results` has the session or the refusal of each message, in order.
 
+        A message that became several has the first refusal of these, or else the session of the first one.
         Return a refusal to answer the whole request with it instead, such as a 503 for a message that the caller should
         send again. The messages stay counted and stored as they are.
         """
@@ -113,6 +139,8 @@ class Intake(ABC):
 
     The daemon decodes nothing else of a body whose sender it does not know. Without such names it does not read it.
     """
+    schemas: Mapping[str, Mapping[str, Any]] = {}
+    """JSON Schemas (draft 2020-12) of messages by a name, for `Translation.check`. They refer to no other file."""
     max_messages: int = 1000
     """The largest number of messages in a batch."""
 
@@ -144,6 +172,10 @@ class Intake(ABC):
         `read` is called for the messages of many files, and the index counts them all. So keep nothing for each of
         them. A message must say its time. `answer` is not called.
         """
+        return None
+
+    def tenant_of(self, route: Route) -> str | None:
+        """The tenant of all requests on a route; None if their credential says it. `ingestd webhooks test` uses it."""
         return None
 
     def problem(self, refused: Refused) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from ingestd.api.errors import TooLarge
 from ingestd.api.events import Principal, Request
 from ingestd.api.intake import Intake, Translation
 from ingestd.support.json_text import decode_json
+from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import UNREADABLE, check_depth, unreadable
 
 from .batch_parser import Batch, BatchParser
@@ -72,8 +73,9 @@ class IntakeReader(BatchReader):
     """
 
     def __init__(self, intake: Intake, batch: str | None, keys: frozenset[str], *, max_batch_body: int) -> None:
-        """`keys` are all keys of events."""
+        """`keys` are all keys of events. Raises `ConfigError` for a schema of the intake that cannot be compiled."""
         self._intake = intake
+        self._schemas = PayloadSchemas(intake)
         self._keys = keys
         self._max_batch_body = max_batch_body
         self._names = intake.credential_members
@@ -151,7 +153,9 @@ class IntakeReader(BatchReader):
             )
 
     def translation(self, request: Request, principal: Principal, batch: Batch | None) -> Translation:
-        return self._intake.begin(request, principal, {} if batch is None else batch.envelope, self._keys)
+        begun = self._intake.begin(request, principal, {} if batch is None else batch.envelope, self._keys)
+        begun.check = self._schemas.check
+        return begun
 
 
 def _value(name: str, text: bytes) -> Any:

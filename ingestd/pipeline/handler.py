@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Raw
 
 from ingestd.api.errors import Forbidden, Refused, Unauthorized, Unavailable
-from ingestd.api.events import Endpoint, Principal, Request
+from ingestd.api.events import Endpoint, Event, Principal, Request
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
+from ingestd.support.ids import next_uuids
 from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
@@ -98,16 +99,21 @@ class Pipeline:
             event = events.read(body, request.id)
             del body  # with the request's reference its memory is free, however long the event waits
             request.drop_body()
-            if event is None:
+            read: Sequence[Event] = () if event is None else (event,)
+            if events.further:
+                ids = next_uuids(request.id)
+                next(ids)  # the first event has it
+                read = [*read, *filter(None, events.read_further(ids))]
+            if not read:
                 events.end(())
                 return
             try:
                 backpressure.acquire(signed=principal.signed)
             except Unavailable as refused:
-                events.end((refused.with_traceback(None),))
+                events.end([refused.with_traceback(None)] * len(read))
                 return
             events.room = backpressure
-            await events.process(processor, (event,))
+            await events.process(processor, read)
         finally:
             parsing.end(size)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ingestd.api.errors import Refused, SchemaFault, TooLarge
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
-from ingestd.api.intake import Message, Translation
+from ingestd.api.intake import MOST_MESSAGES, Message, Translation
 from ingestd.api.outcomes import Outcome
 from ingestd.hooks.caller import HookFailure
 from ingestd.support.ids import next_uuids
@@ -22,7 +22,7 @@ from .demand import FEW, Steps
 from .event_parser import EventParser
 from .outcomes import Answer, Outcomes, problem
 from .processor import Processing, Result
-from .resolver import Resolved
+from .resolver import Resolved, lone_session
 from .room import Backpressure, NoRoom
 
 __all__ = ["Parts", "RequestEvents", "Sent"]
@@ -49,8 +49,8 @@ class RequestEvents(Processing):
     """
 
     __slots__ = (
-        "_ended", "_faults", "_give", "_outcomes", "_parser", "endpoints", "keys", "principal", "request", "room",
-        "sent", "started", "translation",
+        "_added", "_ended", "_faults", "_give", "_outcomes", "_parser", "_several", "endpoints", "further", "keys",
+        "principal", "request", "room", "sent", "started", "translation",
     )  # fmt: skip
 
     principal: Principal
@@ -67,6 +67,8 @@ class RequestEvents(Processing):
         """The key that metrics count each event for."""
         self.sent: Mapping[int, Sent] = _NOTHING if outcomes.observer is None else {}
         """For an observer, what the body of each event says about it, by its index."""
+        self.further: list[Message] = []
+        """Messages that are still to be read, of a message that has become several."""
         self.room: Backpressure | None = None
         """The limits with the room of a single event, which is released at the end."""
         self._parser = parser
@@ -75,6 +77,10 @@ class RequestEvents(Processing):
         self._faults: FaultBudget | None = None
         self._ended: dict[int, Result] = {}
         """Results of events that are refused or dropped while they are read, by their index in the request."""
+        self._several: list[tuple[int, int]] = []
+        """The first event and the number of events of each message that has become several."""
+        self._added = 0
+        """The events beyond one for each message."""
 
     def refuse(self, error: Exception) -> None:
         """Refuse the whole request."""
@@ -85,44 +91,75 @@ class RequestEvents(Processing):
         self._give(answer)
 
     def read(self, raw: bytes, record_id: str, *, max_size: int | None = None) -> Event | None:
-        """The next event; None if it is refused or dropped, which `end` notes."""
-        request = self.request
-        endpoint, key = request.endpoint, ""
+        """The first event of the next message; None if it is refused or dropped, which `end` notes.
+
+        `further` has the other messages that the message has become, for `read_further`.
+        """
         if max_size is not None and self._faults is None:
             self._faults = FaultBudget()
         try:
             if max_size is not None and len(raw) > max_size:
                 raise TooLarge(f"The event is larger than {max_size} bytes.")
             message = self._translate(parse_body(raw), raw)
-            if message.kind == "event":
-                key = self._parser.key_of(message.body)
-            else:
-                endpoint = endpoint.identify
-            read = self._parser.read(request, self.principal, message, record_id=record_id, faults=self._faults)
         except (Refused, HookFailure) as error:
-            # Without the traceback: it refers to this frame, and so to the whole request.
-            self._ended[len(self.keys)] = error.with_traceback(None)
+            self._note(self.request.endpoint, "", error)
             return None
-        else:
-            if not isinstance(read, Resolved):
-                return read
-            self._ended[len(self.keys)] = read
+        if message is None:
+            self._note(self.request.endpoint, "", Resolved(Outcome.DROPPED, lone_session(None)))
             return None
-        finally:
-            self.endpoints.append(endpoint)
-            self.keys.append(key)
+        return self._parse(message, record_id)
 
-    def _translate(self, body: dict[str, Any], raw: bytes) -> Message:
+    def read_further(self, ids: Iterator[str]) -> Iterator[Event | None]:
+        """The events of the `further` messages. Each takes the next one of `ids`."""
+        while self.further:
+            yield self._parse(self.further.pop(0), next(ids))
+
+    def _parse(self, message: Message, record_id: str) -> Event | None:
+        endpoint, key = self.request.endpoint, ""
+        if message.kind == "event":
+            key = self._parser.key_of(message.body)
+        else:
+            endpoint = endpoint.identify
+        if isinstance(self.sent, dict):
+            get = message.body.get
+            self.sent[len(self.keys)] = Sent(get("key"), get("anonymousId"), get("userId"))
         try:
-            message = self.translation.read(len(self.keys), body, raw)
+            read = self._parser.read(self.request, self.principal, message, record_id=record_id, faults=self._faults)
+        except (Refused, HookFailure) as error:
+            self._note(endpoint, key, error)
+            return None
+        if isinstance(read, Resolved):
+            self._note(endpoint, key, read)
+            return None
+        self.endpoints.append(endpoint)
+        self.keys.append(key)
+        return read
+
+    def _note(self, endpoint: Endpoint, key: str, result: Result) -> None:
+        """Note the result of an event that is not processed."""
+        # Without the traceback: it refers to the frames of the request, and so to the whole request.
+        self._ended[len(self.keys)] = result.with_traceback(None) if isinstance(result, Exception) else result
+        self.endpoints.append(endpoint)
+        self.keys.append(key)
+
+    def _translate(self, body: dict[str, Any], raw: bytes) -> Message | None:
+        """The first message that a message becomes; None if it becomes none. The others wait in `further`."""
+        try:
+            read = self.translation.read(len(self.keys) - self._added, body, raw)
+            if isinstance(read, Message):
+                return read
+            if len(read) > MOST_MESSAGES:
+                raise ValueError(f"a message has become {len(read)} messages; {MOST_MESSAGES} are accepted")
         except Refused:
             raise
         except Exception as error:
             raise HookFailure(self.request.endpoint.value, "Translation.read") from error
-        if isinstance(self.sent, dict):
-            get = message.body.get
-            self.sent[len(self.keys)] = Sent(get("key"), get("anonymousId"), get("userId"))
-        return message
+        if len(read) > 1:
+            self._several.append((len(self.keys), len(read)))
+            self._added += len(read) - 1
+            self._faults = self._faults or FaultBudget()
+            self.further = [*read[1:]]
+        return read[0] if read else None
 
     def end(self, results: Sequence[Result]) -> None:
         """Count the events, and answer the request. `results` are those of the events that `read` has returned."""
@@ -153,12 +190,22 @@ class RequestEvents(Processing):
             metrics.count(endpoint, key, outcome, count)
         metrics.took(request.endpoint, time.perf_counter() - self.started, batch=request.batch)
         try:
-            body = self.translation.answer(answers)
+            body = self.translation.answer(self._of_messages(answers) if self._several else answers)
         except Exception as error:  # noqa: BLE001 - a translation of a plugin fails; the events are counted already
             body = self._outcomes.refusal(request, error)
         self._give(problem(body, intake=request.intake) if isinstance(body, Refused) else Answer(200, body))
         if self._outcomes.observer is not None:
             self._outcomes.observer.see_results(self, results, answers, refusals)
+
+    def _of_messages(self, answers: Sequence[Session | Refused]) -> Sequence[Session | Refused]:
+        """The result of each message, of which some have become several events."""
+        results, at = [], 0
+        for first, size in self._several:
+            events = answers[first : first + size]
+            refusal = next((each for each in events if isinstance(each, Refused)), events[0])
+            results += [*answers[at:first], refusal]
+            at = first + size
+        return [*results, *answers[at:]]
 
 
 _NOTHING: Mapping[int, Sent] = MappingProxyType({})
@@ -214,6 +261,7 @@ class Parts:
                 self._checked = True
             yield event
             del event  # before the next one is made
+            yield from self._events.read_further(self._ids)
             if steps.is_over() and self._backpressure.demand.is_beside_singles():
                 break
         steps.end()

@@ -10,7 +10,7 @@ import msgspec
 
 from ingestd.api.errors import BadRequest, Refused
 from ingestd.api.events import Session
-from ingestd.api.intake import Message, Translation
+from ingestd.api.intake import Message, Translation, visitor_of_user
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.support.ids import named_uuid
 from ingestd.support.json_text import decode_json
@@ -182,7 +182,7 @@ class SegmentTranslation(Translation):
         if user in self._unusable_ids:  # many people have it, so it is no visitor either
             message["anonymousId"] = user
             return False
-        message["anonymousId"] = named_uuid("visitor of user", self._tenant, user)
+        message["anonymousId"] = visitor_of_user(self._tenant, user)
         return True
 
     def _take_context(self, message: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from .arguments import (
     add_import_arguments,
     add_place_arguments,
     add_restore_arguments,
+    add_webhook_arguments,
 )
 
 __all__ = ["register_commands"]
@@ -27,6 +28,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
     commands.describe("events", "write the stored events to standard output, or store events of files")
+    commands.describe("webhooks", "try the webhooks of platforms")
 
 
 def _commands() -> Iterator[Command]:
@@ -98,4 +100,11 @@ def _commands() -> Iterator[Command]:
         ["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
         add_forget_arguments,
         json=JSON,
+    )
+    yield Command(
+        "webhooks test",
+        f"{__name__}.webhooks:try_webhook",
+        "show the records that a platform's message becomes, without storing them",
+        ['ingestd webhooks test de order.json --header "X-Shopify-Topic: orders/create"'],
+        add_webhook_arguments,
     )

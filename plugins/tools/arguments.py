@@ -12,6 +12,7 @@ from ingestd.support.names import check_name
 __all__ = [
     "add_backup_arguments", "add_compare_arguments", "add_copy_arguments", "add_export_arguments",
     "add_forget_arguments", "add_import_arguments", "add_place_arguments", "add_restore_arguments",
+    "add_webhook_arguments",
 ]  # fmt: skip
 
 
@@ -151,3 +152,15 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tenant", metavar="TENANT", type=_tenant, help="the tenant to move")
     parser.add_argument("--partition", required=True, metavar="NAME", help="its new partition, such as 07")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def add_webhook_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the table of [plugins.webhooks]")
+    parser.add_argument("file", metavar="FILE", help="a file with the body of a request; - is the standard input")
+    parser.add_argument(
+        "--header",
+        metavar="NAME: VALUE",
+        action="append",
+        default=[],
+        help="a header of the request, such as its topic",
+    )

@@ -17,12 +17,13 @@ from tornado.httpclient import HTTPResponse
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, Limited, Refused, Unavailable
 from ingestd.api.events import Endpoint, Event, Principal, Request, Session
-from ingestd.api.intake import Intake, Message, Route, Translation
+from ingestd.api.intake import MOST_MESSAGES, Intake, Message, Route, Translation
 from ingestd.api.options import Size
 from ingestd.config import HttpOptions
 from ingestd.http.routes import Routes
 from ingestd.http.settings import RequestSettings
 from ingestd.plugins.segment import SegmentPlugin
+from ingestd.validation.payload_schemas import PayloadSchemas
 from tests.support.door import Door, MakeDoor
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hooks" / "register_intakes.py"
@@ -224,6 +225,103 @@ async def test_a_broken_intake_answers_500(door: MakeDoor, tmp_path: Path) -> No
         for answer in (await post(open_door, "/notes", note()), await open_door.fetch("/info", method="GET")):
             assert (answer.code, json.loads(answer.body)["code"]) == (500, "internal_error")
         assert counted(open_door, "broken", "failed") == 1
+
+
+class Baskets(Notes):
+    """A message is a basket: an event for each of its items, and what is known of its owner."""
+
+    endpoint = Endpoint("baskets", is_public=True)
+    routes = (Route("/baskets"), Route("/baskets/all", batch="baskets"))
+    schemas: Mapping[str, Mapping[str, Any]] = {"basket": {"properties": {"items": {"items": {"type": "string"}}}}}
+
+    def begin(
+        self, request: Request, principal: Principal, envelope: Mapping[str, Any], keys: frozenset[str]
+    ) -> Translation:
+        return BasketsTranslation(envelope)
+
+
+class BasketsTranslation(NotesTranslation):
+    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Sequence[Message]:
+        self.check("basket", message)
+        at = 1_790_000_000_000
+        ids = {"anonymousId": "visitor"}
+        events = [
+            Message("event", {"key": what, "data": {"index": index}, **ids, "messageId": f"{index}-{what}"}, at)
+            for what in message["items"]
+        ]
+        if "owner" in message:
+            events.append(Message("identify", {"traits": {"name": message["owner"]}, **ids}, at))
+        return events
+
+    def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
+        return json.dumps([self._told(result) for result in results]).encode()
+
+    def _told(self, result: Session | Refused) -> str:
+        if isinstance(result, Refused):
+            return " ".join([result.code, *(error.pointer for error in result.errors)])
+        return "kept"
+
+
+def basket(*items: Any, **members: Any) -> dict[str, Any]:
+    return {"key": "shop", "items": items, **members}
+
+
+async def test_a_message_may_become_several_events(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Baskets())) as open_door:
+        for _ in range(2):  # it comes again: the events are duplicates, and the identify request has no id
+            answer = await post(open_door, "/baskets", basket("Page View", "Cart Viewed", owner="Ada"))
+            assert (answer.code, json.loads(answer.body)) == (200, ["kept"])
+        records = await open_door.records()
+        assert [record.get("key") for record in records] == ["Page View", "Cart Viewed", None, None]
+        assert records[2]["traits"] == {"name": "Ada"}
+        assert len({record["id"] for record in records}) == 4
+        assert [record["id"] for record in records] == sorted(record["id"] for record in records)
+        assert len({record["sessionId"] for record in records}) == 1
+        for outcome in ("accepted", "duplicate"):
+            assert counted(open_door, "baskets", outcome, "Cart Viewed") == 1
+
+
+async def test_messages_of_a_batch_may_become_several_events_or_none(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Baskets())) as open_door:
+        baskets = [basket("Page View", "no key", "Cart Viewed"), basket(), basket("Page View", "Cart Viewed")]
+        answer = await post(open_door, "/baskets/all", {"key": "shop", "baskets": baskets})
+        assert json.loads(answer.body) == ["unknown_key", "kept", "kept"]
+        stored = [(record["key"], record["data"]["index"]) for record in await open_door.records()]
+        assert stored == [("Page View", 0), ("Cart Viewed", 0), ("Page View", 2), ("Cart Viewed", 2)]
+        assert counted(open_door, "baskets", "unknown_key") == 1
+        assert counted(open_door, "baskets", "dropped") == 1
+
+
+async def test_a_request_may_become_no_event(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Baskets())) as open_door:
+        answer = await post(open_door, "/baskets", basket())
+        assert (answer.code, json.loads(answer.body)) == (200, ["kept"])
+        assert await open_door.records() == []
+        assert counted(open_door, "baskets", "dropped") == 1
+
+
+async def test_a_message_is_checked_as_it_was_sent(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Baskets())) as open_door:
+        answer = await post(open_door, "/baskets", basket("Page View", 7, None))
+        assert (answer.code, json.loads(answer.body)) == (200, ["invalid_data /items/1 /items/2"])
+        assert await open_door.records() == []
+        assert counted(open_door, "baskets", "invalid") == 1
+
+
+@pytest.mark.logs("a request to baskets failed")
+async def test_a_message_that_becomes_too_many_events_fails(door: MakeDoor, tmp_path: Path) -> None:
+    async with door(tmp_path, Plugin(Baskets())) as open_door:
+        baskets = [basket(*["Page View"] * (MOST_MESSAGES + 1)), basket("Page View")]
+        answer = await post(open_door, "/baskets/all", {"key": "shop", "baskets": baskets})
+        assert json.loads(answer.body) == ["internal_error", "kept"]
+        assert len(await open_door.records()) == 1
+
+
+def test_a_schema_of_an_intake_that_cannot_be_compiled_stops_the_start() -> None:
+    intake = Baskets()
+    intake.schemas = {"basket": {"type": "sack"}}
+    with pytest.raises(ConfigError, match="the schema basket of the intake baskets cannot be compiled"):
+        PayloadSchemas(intake)
 
 
 class Full:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ingestd.api.options import Options, read_options
+from ingestd.api.options import NamedOptions, Options, read_options
 from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS
 from ingestd.delivery import SinkOptions
@@ -22,7 +22,7 @@ def shown() -> dict[str, Any]:
     lines = []
     for line in text.splitlines():
         bare = line.removeprefix("# ")
-        is_option = bare != line and (" = " in bare or bare.startswith("[sinks"))
+        is_option = bare != line and (" = " in bare or bare.startswith(("[sinks", "[plugins.webhooks.")))
         lines.append(bare if is_option else line)
     return tomllib.loads("\n".join(lines))
 
@@ -42,10 +42,27 @@ def test_every_option_is_shown_and_every_option_shown_exists() -> None:
     in_file = {
         f"{name}.{option}" for name, table in tables.items() for option in table if name not in {"plugins", "sinks"}
     }
+    named = {path.removeprefix("plugins.") for path, type_ in sections().items() if issubclass(type_, NamedOptions)}
     for name, value in tables["plugins"].items():
+        if name in named:
+            continue
         in_file |= {f"plugins.{name}.{option}" for option in value} if isinstance(value, dict) else {f"plugins.{name}"}
-    in_code = {f"{path}.{field.name}" for path, type_ in sections().items() for field in msgspec.structs.fields(type_)}
+    in_code = {
+        f"{path}.{field.name}"
+        for path, type_ in sections().items()
+        if not issubclass(type_, NamedOptions)
+        for field in msgspec.structs.fields(type_)
+    }
     assert in_file == in_code
+
+
+def test_an_example_of_each_section_with_names_is_shown() -> None:
+    for path, type_ in sections().items():
+        if issubclass(type_, NamedOptions):
+            tables = shown()["plugins"][path.removeprefix("plugins.")]
+            assert tables
+            given = {name: {**table, "secret": "x"} for name, table in tables.items()}  # theirs is systemd's
+            read_options(type_, given, path=path, source="conf", base=Path("/"))
 
 
 def test_every_default_shown_is_the_default_of_the_code() -> None:

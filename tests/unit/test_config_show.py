@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api.options import Address, Duration, HostName, Network, Options, Origin, Size, Url
+from ingestd.api.options import Address, Duration, HostName, NamedOptions, Network, Options, Origin, Size, Url
 from ingestd.cli.config import as_facts, as_toml, to_toml
 from ingestd.config import SECTIONS, Config, StoreUrl, load_config, parse_config
 from ingestd.delivery import read_sink_options
@@ -101,6 +101,8 @@ def values(path: str, wanted: Any) -> st.SearchStrategy[Any]:
 
 def options(path: str, type_: type[Options]) -> st.SearchStrategy[dict[str, Any]]:
     """Some of the options of a section."""
+    if issubclass(type_, NamedOptions):
+        return st.just({})  # each table needs a secret, which the output hides
     known = {name: values(f"{path}.{name}", wanted) for name, wanted in get_type_hints(type_).items()}
     return st.fixed_dictionaries({}, optional=known)
 

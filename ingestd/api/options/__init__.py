@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,6 +23,7 @@ __all__ = [
     "Address",
     "Duration",
     "HostName",
+    "NamedOptions",
     "Network",
     "Options",
     "Origin",
@@ -51,6 +52,17 @@ class Options(msgspec.Struct, kw_only=True):
     """
 
 
+class NamedOptions(Options):
+    """A section of tables with names that the operator chooses, such as `[plugins.webhooks.NAME]`.
+
+    The option `type` of a table selects its class. Without it the first one of `kinds` counts.
+    """
+
+    kinds: ClassVar[Mapping[str, type[Options]]]
+    tables: Mapping[str, Options] = msgspec.field(default_factory=dict)
+    """The tables by their names."""
+
+
 _O = TypeVar("_O", bound=Options)
 
 
@@ -63,6 +75,9 @@ def read_options(
     `ConfigError`, which names file, option and expected form.
     """
     place = source if callable(source) else lambda name: f"{source}: {name}"
+    if issubclass(type_, NamedOptions):
+        tables = {name: _read_named(type_.kinds, each, f"{path}.{name}", place, base) for name, each in table.items()}
+        return type_(tables=tables)
     fields = {field.name: field for field in msgspec.structs.fields(type_)}
     types = get_type_hints(type_, include_extras=True)
     values: dict[str, Any] = {}
@@ -85,6 +100,17 @@ def read_options(
         if field.required and name not in values:
             raise ConfigError(f"{place(f'{path}.{name}')}: must be given")
     return type_(**values)
+
+
+def _read_named(
+    kinds: Mapping[str, type[Options]], table: Any, path: str, place: Callable[[str], str], base: Path
+) -> Options:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place(path)}: expected a table, got {table!r}")
+    kind = table.get("type", next(iter(kinds)))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigError(f"{place(f'{path}.type')}: expected one of {', '.join(kinds)}, got {kind!r}")
+    return read_options(kinds[kind], table, path=path, source=place, base=base)
 
 
 def _is_options(type_: Any) -> bool:
@@ -136,6 +162,8 @@ def shown(value: Any) -> Any:
     """
     if isinstance(value, Secret):
         return shown(value.shown)
+    if isinstance(value, NamedOptions):
+        return shown(value.tables)
     if isinstance(value, Options):
         return {name: shown(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

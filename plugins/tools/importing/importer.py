@@ -77,17 +77,17 @@ class Importer:
     async def take(self, chunk: Sequence[Line]) -> None:
         """Import the lines. All that can be imported is durable then. Raises `Unavailable`, `CommandError`."""
         self._reader.now = times.now()
+        self._tally.lines += len(chunk)
         waiting: list[Stored] = []
         for line in chunk:
             try:
                 if line.fault is not None:
                     raise line.fault
-                item = self._reader.read(line.content)
+                items = self._reader.read(line.content)
             except Refused as refused:
                 self._refuse(line, refused)
                 continue
-            if (found := self._chosen(item)) is not None:
-                waiting.append((line, found))
+            waiting += [(line, found) for item in items if (found := self._chosen(item)) is not None]
         if self._dry_run:
             for _, item in waiting:
                 self._tally.stored(item, changes_state=self._reader.changes_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ingestd.pipeline.event_parser import EventParser
 from ingestd.pipeline.resolver import Resolved
 from ingestd.support.ids import named_time_uuid
 from ingestd.support.unusable_ids import UnusableIds
+from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import Validator, parse_body
 
 from .lines import Line
@@ -100,19 +102,21 @@ class LineReader:
         self._messages: Translation | None = None
         if intake is not None and tenant is not None:
             self._messages = intake.begin_import(tenant, validator.keys)
+            if self._messages is not None:
+                self._messages.check = PayloadSchemas(intake).check
         self._ignored: IgnoredTimestamp | None = None
         unusable_ids = UnusableIds(config.ids.unusable)
         self._parser = EventParser(validator, plugins.hooks, self, unusable_ids=unusable_ids)
 
-    def read(self, content: bytes) -> Item:
-        """Raises `Refused`, with the places of all faults in the line."""
+    def read(self, content: bytes) -> Sequence[Item]:
+        """The items of a line. A message may become several. Raises `Refused`, with the places of all faults in it."""
         line = parse_body(content)
-        return self._read_record(line) if self._intake is None else self._read_message(line, content)
+        return [self._read_record(line)] if self._intake is None else self._read_message(line, content)
 
     def reads_order(self, line: Line) -> bool:
         """Whether a line is an order."""
         try:
-            return line.fault is None and self.read(line.content).is_order
+            return line.fault is None and any(item.is_order for item in self.read(line.content))
         except Refused:
             return False
 
@@ -182,16 +186,20 @@ class LineReader:
 
     # Messages
 
-    def _read_message(self, line: dict[str, Any], content: bytes) -> Item:
+    def _read_message(self, line: dict[str, Any], content: bytes) -> Sequence[Item]:
         assert self._messages is not None
         assert self._tenant is not None
         if line.get("type") in _TYPES and "tenant" in line:
             refuse("", "a record of ingestd, in a file of messages", "const")
         if len(content) > self._max_body:
             raise TooLarge(f"The message is larger than {self._max_body} bytes.")
-        message = self._messages.read(0, line, content)
+        read = self._messages.read(0, line, content)
+        messages = [read] if isinstance(read, Message) else read
         try:
-            return self._parse_message(message, content, self._tenant)
+            return [
+                self._parse_message(message, f"{number or ''}".encode() + content, self._tenant)
+                for number, message in enumerate(messages)
+            ]
         except Refused as refused:
             refused.errors = [
                 SchemaViolation(self._messages.pointer(0, error.pointer), error.message) for error in refused.errors
@@ -199,6 +207,7 @@ class LineReader:
             raise
 
     def _parse_message(self, message: Message, content: bytes, tenant: str) -> Item:
+        """`content` differs for each message of a line."""
         assert self._intake is not None
         received_at = self.now if message.received_at is None else message.received_at
         if message.at is None:

@@ -36,17 +36,17 @@ class BoundedCounter(Counter[str]):
 
 
 class Tally:
-    """`counts` has the number of lines by outcome, `types` and `keys` those of stored records by type and event key."""
+    """What became of `lines` lines. A message of an intake may become several events, or none.
+
+    `counts` has the number of records by outcome, `types` and `keys` those of stored ones by type and event key.
+    """
 
     def __init__(self) -> None:
+        self.lines = 0
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self.keys = BoundedCounter()
         self._orders = self._sessions = 0
-
-    @property
-    def lines(self) -> int:
-        return self.counts.total()
 
     @property
     def orders_not_attributed(self) -> int:
