@@ -22,7 +22,7 @@ from .costs import read_costs
 from .course import Course
 from .orders import OrderList, Pause, read_latest
 from .periods import Periods
-from .recent import Starts, find_starts, pages
+from .recent import Starts, Undecided, find_starts, pages
 from .report import Line, Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members
@@ -175,13 +175,17 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
         if query.first > query.last:
             command = asked.command(shop.daemon.config_path)
             raise BadRequest(f"The last two days have more than {shop.most:,} records. Use the command: {command}")
+    late = 0
     for partition, after in starts.after:
         with missing.tolerating(partition):
+            undecided = await Undecided.of(partition.journal, query.tenant)
             async for records in pages(partition.journal, after):
                 for index, record in enumerate(records):
                     if not index % _FEW:
                         await pause()
                     reading.add(record)
+                    undecided.add(record)
+            late += len(undecided.ids)
     for tenant in reading.report.tenants if query.tenant is None else [query.tenant]:
         partition = shop.daemon.of_tenant(tenant)
         with missing.tolerating(partition):
@@ -195,6 +199,7 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
     made["notes"] = [
         *_shortened(asked, query, shop.most),
         *_missing(reading.periods, starts, missing),
+        *([f"Missing: {late} orders that attribution has not read yet."] if late else []),
         *([f"Not counted: amounts over 10^12, of {lost} orders."] if (lost := made.pop("notCounted")) else []),
     ]
     return made
