@@ -250,7 +250,7 @@ class Report:
             self._pages[visit.id] = self._shared(page_path(record))
         if not self.has_sessions or at < self._since or visit.sessionId is None or visit.anonymousId is None:
             return
-        if self._is_visitor(visit.anonymousId):
+        if self._is_visitor(visit.anonymousId) and not visit.is_of_earlier_session:
             self._add_visit(at, visit.tenant, visit.sessionId, visit.anonymousId, touch)
 
     def _add_visit(self, at: int, tenant: str, session_id: str, visitor: str, touch: Touch | None) -> None:

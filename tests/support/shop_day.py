@@ -73,8 +73,8 @@ def make_day(seed: int, visitors: int) -> list[Record]:
     for index, each in enumerate(sorted(sent)):
         shop.now = each.at
         session, last = sessions.get((each.tenant, each.visitor), (0, 0))
-        if each.at - last > 30 * MINUTE:
-            session = index
+        is_new = each.at - last > 30 * MINUTE
+        session = index if is_new else session
         sessions[each.tenant, each.visitor] = session, each.at
         is_dispatch = each.query == "dispatch"
         context = {"page": {"url": SITE + ("" if is_dispatch else each.query), "referrer": each.referrer}}
@@ -85,6 +85,7 @@ def make_day(seed: int, visitors: int) -> list[Record]:
             shop.event(
                 each.key, each.visitor, each.data, user=each.user, age=each.age, tenant=each.tenant, session=session,
                 context={} if each.signed else context, signed=each.signed, dispatch="d-1" if is_dispatch else None,
+                is_new=is_new,
             )
         )  # fmt: skip
     return records
