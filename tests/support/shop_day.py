@@ -58,15 +58,15 @@ class _Sent(NamedTuple):
     signed: bool = False
 
 
-def make_day(seed: int, visitors: int) -> list[Record]:
-    """The records of a day of two shops, as they are received."""
+def make_day(seed: int, visitors: int, late: float = 0.1) -> list[Record]:
+    """The records of a day of two shops, as they are received. Of so many visits the first event comes late."""
     chance = random.Random(seed)
     numbers = count()
     sent = [
         each
         for tenant in TENANTS
         for number in range(visitors)
-        for each in _visits(chance, numbers, tenant, f"{tenant}-{number}")
+        for each in _visits(chance, numbers, tenant, f"{tenant}-{number}", late)
     ]
     shop, records = Shop(), []
     sessions: dict[tuple[str, str], tuple[int, int]] = {}
@@ -106,12 +106,12 @@ class _Visit(NamedTuple):
         return _Sent(at, next(self.numbers), self.tenant, self.visitor, key, query, referrer, **{"data": {}, **more})
 
 
-def _visits(chance: random.Random, numbers: Iterator[int], tenant: str, visitor: str) -> Iterator[_Sent]:
+def _visits(chance: random.Random, numbers: Iterator[int], tenant: str, visitor: str, late: float) -> Iterator[_Sent]:
     at, user = START + chance.randrange(DAY), f"user-{chance.randrange(40)}"
     for _ in range(chance.choice([1, 1, 2, 3])):
         visit = _Visit(numbers, tenant, visitor, *chance.choice(ARRIVALS), is_one_document=chance.random() < 0.5)
         first = visit._replace(is_one_document=True).page(at)
-        is_late = chance.random() < 0.1  # it comes after the second page, and happened before
+        is_late = chance.random() < late  # it comes after the second page, and happened before
         if not is_late:
             yield first
         for step in range(chance.randrange(1, 5)):
