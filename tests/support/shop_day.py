@@ -155,7 +155,7 @@ def _order(chance: random.Random, numbers: Iterator[int], order: _Sent) -> Itera
 class Row(NamedTuple):
     sessions: int
     visitors: int
-    orders: int
+    orders: Decimal
     net: Decimal
 
 
@@ -175,13 +175,16 @@ class _Arrival(NamedTuple):
 
 
 def count_day(
-    records: Sequence[Mapping[str, Any]], tenant: str, since: str, until: str
+    records: Sequence[Mapping[str, Any]], tenant: str, since: str, until: str, *, is_linear: bool
 ) -> dict[tuple[_Name, str | None], Row]:
-    """The rows of a tenant's report by currency; None stands for sessions, which have none."""
+    """The rows of a tenant's report by currency; None stands for sessions, which have none.
+
+    An order belongs to its last touchpoint, or with `is_linear` to all touchpoints equally.
+    """
     mine = [(index, each) for index, each in enumerate(records) if each["tenant"] == tenant]
     seen = [each for each in mine if each[1]["type"] in {"event", "identify"}]
     arrivals = [found for each in seen if (found := _arrival(*each)) is not None]
-    rows: dict[tuple[_Name, str | None], list[Any]] = defaultdict(lambda: [0, set(), 0, Decimal(0)])
+    rows: dict[tuple[_Name, str | None], list[Any]] = defaultdict(lambda: [0, set(), Decimal(0), Decimal(0)])
     for session, first in _firsts(seen).items():
         if since <= first["receivedAt"] < until:
             some = [each for each in arrivals if each.record["sessionId"] == session]
@@ -191,9 +194,11 @@ def count_day(
     for order, net in _orders(seen):
         position, record = order
         if since <= record["receivedAt"] < until:
-            row = rows[_credited(arrivals, seen, position, record), record["data"]["currency"].upper()]
-            row[2] += 1
-            row[3] += net
+            names = _credited(arrivals, seen, position, record)
+            for name in names if is_linear else names[-1:]:
+                row = rows[name, record["data"]["currency"].upper()]
+                row[2] += 1 / Decimal(len(names) if is_linear else 1)
+                row[3] += net / (len(names) if is_linear else 1)
     return {name: Row(row[0], len(row[1]), *row[2:]) for name, row in rows.items()}
 
 
@@ -225,8 +230,8 @@ def _arrival(position: int, record: Mapping[str, Any]) -> _Arrival | None:
 
 def _credited(
     arrivals: Sequence[_Arrival], seen: Sequence[tuple[int, Mapping[str, Any]]], position: int, order: Mapping[str, Any]
-) -> _Name:
-    """The last touchpoint before the order, a referrer only if there is no other."""
+) -> list[_Name]:
+    """The touchpoints before the order, the oldest first. Referrers count only if there is no other."""
     users: dict[str, str] = {}
     for at, record in seen:
         if at < position and record["type"] == "identify" and record["userId"] is not None:
@@ -244,7 +249,7 @@ def _credited(
             run.append(each)
     found = sorted(each for run in touches.values() for each in run if each.at <= order["timestamp"])
     found = [each for each in found if each.kind != "referrer"] or found
-    return found[-1].name if found else _DIRECT
+    return [each.name for each in found] or [_DIRECT]
 
 
 def _orders(
