@@ -165,7 +165,7 @@ async def test_a_forgotten_visitor_comes_by_a_referrer_as_if_new(tmp_path: Path)
 def summed(attribution: dict[str, Any]) -> list[Row]:
     made = Report(columns_of(["channel", "campaign"]), ("linear",))
     made.add_derived(attribution)
-    return made.rows()
+    return [line.row for line in made.lines()]
 
 
 @pytest.mark.parametrize(("length", "touches"), [(8, 1), (512, 1), (512, 400)])

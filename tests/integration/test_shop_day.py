@@ -175,4 +175,4 @@ def since_then(since: int, at: int) -> int | None:
 def rows_of_report(made: Report, records: Sequence[Record]) -> list[Row]:
     for record in records:
         made.add(record)
-    return [row for row in made.rows() if row.orders or row.sessions]
+    return [row for line in made.lines() for row in [line.row] if row.orders or row.sessions]
