@@ -51,7 +51,7 @@ def day(number: int) -> date:
 @asynccontextmanager
 async def selling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Shop, Sequence[Record]]]:
     """A shop with ten days of traffic, and its records."""
-    records = traffic(600, 7)
+    records = traffic(600, 17)
     async with attributing(folder, RULES) as attribution:
         await attribution.append(records)
         await attribution.work_off([200] * 10, records[-1].at)
