@@ -93,6 +93,18 @@ async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, mo
         assert found["tenants"] == ["shop"]
 
 
+def test_rows_are_made_with_a_look_at_the_clock_for_each_session_order_and_row() -> None:
+    looks: list[None] = []
+    report = Report(BY, read_touch=touch_of, rest=lambda: looks.append(None))
+    for record in traffic(600, 7):
+        report.add(record)
+    assert not looks
+    sessions = report.sessions().total()
+    assert len(looks) == sessions > 100
+    rows = report.lines()
+    assert len(looks) > 2 * sessions + len(rows)
+
+
 async def test_many_rows_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with selling(tmp_path, monkeypatch) as (shop, _):
         whole = await make_sales(shop, {}, no_pause)
