@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from scripts.record_store import CONFIG, DATA, DECLARED, SERVERS, VISITORS, Receiver, order, refund
+from scripts.record_store import CONFIG, DATA, DECLARED, FOUND, SERVERS, VISITORS, Receiver, order, refund
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Key
 from tests.support.forked import INGESTD
@@ -160,8 +160,9 @@ def _go_on(made: Upgraded) -> None:
     for refunds in ((0, "r-0"), (1, "r-1"), (0, "r-0-second"), (0, "r-0-third")):
         made.signed(refund(refunds[0], refunds[0], refunds[1], 30))
     made.signed(order("early", VISITORS - 2))
-    made.signed(order("new", _NEW))
-    wanted = {"attribution": 2, "attribution_reversal": 3}
+    for each in (_NEW, *FOUND):
+        made.signed(order(f"new-{each}", each))
+    wanted = {"attribution": 2 + len(FOUND), "attribution_reversal": 3}
     wait_until(lambda: _derived(made) == wanted)
     made.letters = [
         json.loads(line) for line in made.command("sinks", "dead-letters", "list", "crm", "--json").splitlines()
@@ -222,8 +223,15 @@ def test_links_apply(upgraded: Upgraded) -> None:
 def test_each_order_is_attributed_once_by_the_touchpoints_of_before(upgraded: Upgraded) -> None:
     orders = {each["orderId"]: each for each in upgraded.records if each["type"] == "attribution"}
     assert len(orders) == sum(each["type"] == "attribution" for each in upgraded.records)
-    assert orders["o-new"]["touchpoint"]["name"] == f"c{_NEW}"
+    assert orders[f"o-new-{_NEW}"]["touchpoint"]["name"] == f"c{_NEW}"
     assert orders["o-early"]["touchpoint"]["name"] == f"c{VISITORS - 2}"
+    for each in FOUND:  # 0.1.0 knows campaigns only
+        touch = orders[f"o-new-{each}"]["touchpoint"]
+        came = next(record for record in upgraded.told["records"] if record["anonymousId"] == f"v{each}")
+        if "campaign" in came["context"]:
+            assert touch["name"] == f"c{each}"
+        else:
+            assert (touch["source"], touch["kind"]) == ("google", "referrer" if each == VISITORS - 3 else "click")
 
 
 def test_a_refund_reverses_once_and_waits_for_its_order(upgraded: Upgraded) -> None:
