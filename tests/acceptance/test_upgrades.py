@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from scripts.record_store import CONFIG, DATA, DECLARED, FOUND, SERVERS, VISITORS, Receiver, order, refund
-from tests.support.clients import PATIENCE, wait_until
-from tests.support.daemon import Daemon, Key, Reply
+from tests.support.clients import wait_until
+from tests.support.daemon import PATIENCE, Daemon, Key, Reply
 from tests.support.forked import INGESTD
 from tests.support.redis_server import redis_server
 
