@@ -34,7 +34,7 @@ from typing import Any
 
 from ingestd import RELEASE
 
-__all__ = ["CONFIG", "DATA", "DECLARED", "POISON", "SERVERS", "VISITORS", "order", "refund"]
+__all__ = ["CONFIG", "DATA", "DECLARED", "FOUND", "POISON", "SERVERS", "VISITORS", "order", "refund"]
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data" / "upgrades"
@@ -44,6 +44,11 @@ POISON = "poison"
 """The product that the sink crm refuses."""
 VISITORS, USERS, ORDERS, REFUNDS, POISONED, TAKEN = 24, 4, 8, 3, (3, 7, 11), 20
 """`TAKEN` records are taken by the sink slow before it is out of order."""
+FOUND = {
+    VISITORS - 3: {"page": {"url": "https://shop.example/", "referrer": "https://www.google.com/"}},
+    VISITORS - 4: {"page": {"url": "https://shop.example/?gclid=click-1"}},
+}
+"""The arrivals of visitors who come without a campaign."""
 
 CONFIG = f"""\
 [http]
@@ -201,7 +206,9 @@ def _told(shop: Recorded) -> Body:
             body = {
                 "key": "Product Viewed", "anonymousId": f"v{each}", "messageId": f"m-{each}",
                 "data": {"product_id": POISON if each in POISONED else f"p{each}"},
-                "context": {"campaign": {"source": f"s{each % 5}", "medium": "email", "name": f"c{each}"}},
+                "context": FOUND.get(
+                    each, {"campaign": {"source": f"s{each % 5}", "medium": "email", "name": f"c{each}"}}
+                ),
             }  # fmt: skip
             answers[f"v{each}"] = shop.post("/track", body, key)["session"]
         for each in range(VISITORS // 2):

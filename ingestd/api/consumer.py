@@ -156,6 +156,9 @@ class Consumer(ABC):
     def hurry(self) -> None:  # noqa: B027 - most have no buffer
         """Called when the consumer will end soon. A buffer must be flushed once no more records are pending."""
 
+    def end(self) -> None:  # noqa: B027 - most wait for nothing
+        """Called when the daemon stops. A write that waits for its turn must not begin, because it may be cut off."""
+
     async def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Called after the last step."""
 

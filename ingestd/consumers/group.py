@@ -207,6 +207,8 @@ class Consumers:
         with suppress(asyncio.CancelledError, Unavailable):
             await catching_up
         if self._tasks:
+            for runner in self._runners:
+                runner.consumer.end()
             await asyncio.gather(*(self._end(each, _STEP) for each in self._runners), self._cancel(""))
         with suppress(Unavailable):
             await self._read_positions()

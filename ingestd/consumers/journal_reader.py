@@ -144,7 +144,8 @@ class JournalReader:
                 async with self._lingering:
                     await self._journal.wait(after + consumer.max_records - 1, cursor)
             except TimeoutError:
-                pass
+                if cursor is not None:  # the time may have ended while the cursor was being released
+                    await self._journal.wait(-1, cursor)
             finally:
                 self._lingering = None
         self._next_step = clock() + self._between_steps

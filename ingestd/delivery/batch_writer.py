@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import accumulate, takewhile
@@ -101,6 +102,8 @@ class BatchWriter:
         """
         self.splits = 0
         """The number of failed writes that were repeated at once, with fewer records."""
+        self.is_ended = False
+        """Whether the daemon stops, so that no further write begins."""
         self._evidence = evidence or Evidence()
         self._in_turn = in_turn
         self._sink = sink
@@ -231,7 +234,10 @@ class BatchWriter:
     async def _write(self, batch: Sequence[Record]) -> None:
         batch = Batch(batch, self._partition) if self._sink.stable_batches else batch
         async with self._shared.turn:
-            await within(self._timeout, self._write_batch(batch), "a write")
+            if not self.is_ended:
+                await within(self._timeout, self._write_batch(batch), "a write")
+                return
+        await asyncio.Event().wait()  # until the cancellation
 
     async def _takes_others(self, records: Sequence[Record]) -> bool | None:
         """Whether the sink takes other records than the first, which failed alone; None if that is unknown."""

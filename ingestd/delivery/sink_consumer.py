@@ -157,6 +157,10 @@ class SinkConsumer(Consumer):
             writer.forget()
         await self._shared.close(self)
 
+    def end(self) -> None:
+        for writer in self._writers:
+            writer.is_ended = True
+
     async def next_action(self, state: State) -> NextAction:
         if self._read_at is None or time.monotonic() - self._read_at >= TIMING.sink_commands:
             await self._read_state(state)

@@ -77,11 +77,12 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _owner(frame: FrameType) -> object:
-    """The object whose method this frame runs."""
+def _owner(frame: FrameType) -> Sink | Consumer | None:
+    """The sink or consumer whose method this frame runs. None while it is being made, because it has no name yet."""
     code = frame.f_code
     is_method = code.co_argcount > 0 and code.co_varnames[0] == "self"
-    return frame.f_locals.get("self") if is_method else None
+    owner = frame.f_locals.get("self") if is_method else None
+    return owner if isinstance(owner, Sink | Consumer) and hasattr(owner, "name") else None
 
 
 def _holder(frame: FrameType, name: str, text: str, function: str | None = None) -> Holder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Context, Decimal
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -30,7 +30,14 @@ class Visit(msgspec.Struct, gc=False):
     id: str
     anonymousId: str | None = None  # noqa: N815
     sessionId: str | None = None  # noqa: N815
+    sessionIsNew: bool = True  # noqa: N815
     key: str | None = None
+    signed: bool | None = None
+
+    @property
+    def is_of_earlier_session(self) -> bool:
+        """Whether a back end tells of an order, perhaps days later, and names the session that the shop has stored."""
+        return self.signed is True and not self.sessionIsNew and self.key is not None and self.key.startswith("Order ")
 
 
 class Customer(msgspec.Struct, gc=False):
@@ -107,13 +114,8 @@ def page_path(record: Record) -> str | None:
     return (unquote(path)[:_MAX_TEXT] or "/") if path.startswith("/") or not path else None
 
 
-class _Product(NamedTuple):
-    name: str | None
-    share: Decimal
-
-
-def products(record: Record) -> tuple[_Product, ...]:
-    """The products of an order with their shares of its worth: price times quantity, a missing quantity being 1.
+def products(record: Record) -> tuple[tuple[str | None, Decimal], ...]:
+    """The products of an order and their shares of its worth: price times quantity, a missing quantity being 1.
 
     If no product has a worth, all lines have equal shares. Lines of the same product are one. Without products, None
     has all. A product is named by its `name`, else `sku`, `product_id` or `ean`. Beyond `_MOST`, the smallest are one.
@@ -134,7 +136,7 @@ def products(record: Record) -> tuple[_Product, ...]:
         rest = total - sum(shares[name] for name in largest)
         shares = {name: shares[name] for name in largest}
         shares[OTHERS.label] = shares.get(OTHERS.label, Decimal(0)) + rest
-    return tuple(_Product(name, _SHARE.divide(share, total)) for name, share in shares.items() if share)
+    return tuple((name, _SHARE.divide(share, total)) for name, share in shares.items() if share)
 
 
 def _worth(line: dict[str, Any]) -> Decimal:

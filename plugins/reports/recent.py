@@ -1,4 +1,4 @@
-"""Reads the latest records of journals, from a time on, and within a bound on their number."""
+"""Reads records of journals, for the page from a time on and within a bound on their number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,32 @@ from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 
-__all__ = ["Starts", "find_starts", "pages"]
+__all__ = ["Starts", "Undecided", "find_starts", "pages"]
 
+_ORDER = b'"Order Completed"'
 _PAGE = 100  # records: reading them takes the event loop for less than a millisecond
+
+
+class Undecided:
+    """The orders of a journal that attribution has not read yet."""
+
+    def __init__(self, decided: int, tenant: str | None) -> None:
+        self._decided = decided
+        self._tenant = tenant
+        self.ids: set[str | None] = set()
+
+    @classmethod
+    async def of(cls, journal: Journal, tenant: str | None) -> Undecided:
+        """Call this before the end of the journal is read, so that attributions of decided orders are within it."""
+        return cls(next((each.position for each in await journal.cursors() if each.name == "attribution"), 0), tenant)
+
+    def add(self, record: Record) -> None:
+        if record.position > self._decided and record.type == "event" and _ORDER in record.body:
+            envelope = record.envelope()
+            if self._tenant in {None, envelope.tenant}:
+                self.ids.add(envelope.id)
+        elif self.ids and record.type == "attribution":
+            self.ids.discard(record.decode()["orderEventId"])
 
 
 class Starts(NamedTuple):
@@ -54,9 +77,9 @@ async def _find(journal: Journal, low: int, high: int, since: int) -> int:
     return low
 
 
-async def pages(journal: Journal, after: int) -> AsyncIterator[Sequence[Record]]:
+async def pages(journal: Journal, after: int, size: int = _PAGE) -> AsyncIterator[Sequence[Record]]:
     """The records behind a position, as far as they are in the journal now."""
     last = await journal.last()
-    while after < last and (records := await journal.read(after, _PAGE)):
+    while after < last and (records := await journal.read(after, size)):
         yield records
         after = records[-1].position

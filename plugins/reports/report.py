@@ -26,7 +26,7 @@ from ..attribution.touches import Touch
 from .columns import UNKNOWN, Columns, Products, Shares
 from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
-from .sums import Order, RowKey, Spent, Sums, Visits, add_spent
+from .sums import Order, Rest, RowKey, Spent, Sums, Visits, add_spent, rested
 
 __all__ = ["Line", "Report", "Sold"]
 
@@ -95,6 +95,7 @@ class Report:
         until: int | None = None,
         keep_case: bool = False,
         paths: bool = False,
+        rest: Rest = lambda: None,
     ) -> None:
         """`columns` are those of `columns_of`. None among `models` is the model of each attribution.
         The rows are ranked by the first one.
@@ -103,8 +104,9 @@ class Report:
         the first period that is shown, and `last` that of the present or of the end.
         `read_touch` returns the touchpoint that a record is. Without it, no sessions are counted. Events received
         before `since` count for nothing, and sessions that begin at `until` or later. With `paths`, a row is a sequence
-        of touchpoints before orders.
+        of touchpoints before orders. `rest` is called often while the rows are made.
         """
+        self._rest = rest
         self._columns = Columns(columns, channel, keep_case=keep_case, paths=paths)
         self._models = models
         self._numbers, self._first, self._last = numbers, first, last
@@ -195,7 +197,7 @@ class Report:
             self._columns.pages[visit.id] = self._columns.shared(page_path(record))
         if not self.has_sessions or at < self._since or visit.sessionId is None or visit.anonymousId is None:
             return
-        if visit.anonymousId not in self._unusable_ids:
+        if visit.anonymousId not in self._unusable_ids and not visit.is_of_earlier_session:
             self._add_visit(at, visit.tenant, visit.sessionId, visit.anonymousId, touch)
 
     def _add_visit(self, at: int, tenant: str, session_id: str, visitor: str, touch: Touch | None) -> None:
@@ -253,43 +255,44 @@ class Report:
         by_model = [{(number, *row[:2]): row for number, rows in rank.items() for row in rows} for rank in ranks]
         found = []
         for number in filter(self._is_shown, sorted(ranks[0])):
-            for row in ranks[0][number]:
+            for row in rested(ranks[0][number], self._rest):
                 before = by_model[0].get((number - 1, *row[:2]), _without_orders(row)) if compare else None
                 found.append(Line(number, row, before, [each[number, *row[:2]] for each in by_model[1:]]))
         return found
 
     def orders(self) -> Iterator[Sold]:
         """The orders of all periods."""
-        for id_, order in self._orders.items():
+        for id_, order in rested(self._orders.items(), self._rest):
             if not order.is_superseded:
                 yield Sold(id_, order.number, order.currency, order.revenue, order.reversed, order.shares[0])
 
     def sessions(self) -> Counter[int]:
         """The sessions of all periods, by number."""
-        numbers = (self._numbers(session.start) for session in self._sessions.values())
+        numbers = (self._numbers(session.start) for session in rested(self._sessions.values(), self._rest))
         return Counter(number for number in numbers if number is not None)
 
     @property
     def visitors(self) -> int:
         """The visitors of all sessions that are shown."""
-        shown = (each for each in self._sessions.values() if self._is_shown(self._numbers(each.start)))
+        sessions = rested(self._sessions.values(), self._rest)
+        shown = (each for each in sessions if self._is_shown(self._numbers(each.start)))
         return len({each.visitor for each in shown})
 
     def _is_shown(self, number: int | None) -> bool:
         return number is not None and number >= self._first
 
     def _sums(self, group: Callable[[int], int] | None) -> Sums:
-        orders = [order for order in self._orders.values() if not order.is_superseded]
+        orders = [order for order in rested(self._orders.values(), self._rest) if not order.is_superseded]
         if group is not None:
-            orders = [replace(order, number=group(order.number)) for order in orders]
+            orders = [replace(order, number=group(order.number)) for order in rested(orders, self._rest)]
         visits = self._visits(group) if self.has_sessions else None
         earlier = self._customers.values()
-        return Sums(self._columns, orders, earlier, visits, self._costs, models=len(self._models))
+        return Sums(self._columns, orders, earlier, visits, self._costs, models=len(self._models), rest=self._rest)
 
     def _visits(self, group: Callable[[int], int] | None) -> Visits:
         """The number of sessions and the visitors, by period and first touchpoint."""
         found: Visits = {}
-        for session in self._sessions.values():
+        for session in rested(self._sessions.values(), self._rest):
             number = self._numbers(session.start)
             if number is not None:
                 number = number if group is None else group(number)

@@ -19,6 +19,7 @@ from ..attribution.models import MODELS
 from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
+from .recent import Undecided, pages
 from .report import Report
 from .rules import ReportRules
 from .text import Form, csv_lines, members, table
@@ -27,7 +28,6 @@ __all__ = ["report"]
 
 _PAGE = 500
 _DAY = 86_400_000
-_ORDER = b'"Order Completed"'
 
 
 async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> None:
@@ -93,24 +93,13 @@ class _Lack(NamedTuple):
 
 
 async def _add_all(made: Report, journal: Journal, tenant: str | None) -> _Lack:
-    extent, undecided = await journal.extent(), set()
-    position, decided = 0, next((each.position for each in await journal.cursors() if each.name == "attribution"), 0)
-    last = await journal.last()  # after the cursor, so that it has the attributions of all decided orders
-    while position < last:
-        records = await journal.read(position, _PAGE)
-        if not records:
-            break
+    extent, undecided = await journal.extent(), await Undecided.of(journal, tenant)
+    async for records in pages(journal, 0, _PAGE):
         for record in records:
             made.add(record)
-            if record.position > decided and record.type == "event" and _ORDER in record.body:
-                envelope = record.envelope()
-                if tenant in {None, envelope.tenant}:
-                    undecided.add(envelope.id)
-            elif undecided and record.type == "attribution":
-                undecided.discard(record.decode()["orderEventId"])
-        position = records[-1].position
+            undecided.add(record)
     oldest = times.now() if extent.oldest_at is None else extent.oldest_at
-    return _Lack(oldest if extent.first > 1 else None, len(undecided))
+    return _Lack(oldest if extent.first > 1 else None, len(undecided.ids))
 
 
 def _notes(made: Report, periods: Periods, lacks: Sequence[_Lack]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -22,9 +23,10 @@ from .costs import read_costs
 from .course import Course
 from .orders import OrderList, Pause, read_latest
 from .periods import Periods
-from .recent import Starts, find_starts, pages
+from .recent import Starts, Undecided, find_starts, pages
 from .report import Line, Report
 from .rules import ReportRules
+from .sums import Rest
 from .text import Form, csv_lines, members
 
 __all__ = ["Shop", "latest_orders", "make_sales"]
@@ -35,6 +37,8 @@ _FEW = 8  # records between two looks at the clock
 _LONGEST = 400  # days
 _CHOICES = ("1", "7", "30")
 _DAY = 86_400_000
+_STEP = 0.0005  # seconds of a thread's work without a rest: the event loop waits for Python code of other threads
+_REST = 2.0  # times as long as a step
 
 
 class Shop(NamedTuple):
@@ -85,6 +89,20 @@ class _Query(NamedTuple):
         return shlex.join([*words, "--config", config])
 
 
+def _resting() -> Rest:
+    """Rests in the work of a thread, so that the event loop has most of the time for events."""
+    since = 0.0
+
+    def rest() -> None:
+        nonlocal since
+        took = time.thread_time() - since
+        if took > _STEP:
+            time.sleep(_REST * min(took, 2 * _STEP))
+            since = time.thread_time()
+
+    return rest
+
+
 class _Reading:
     """The report of one query."""
 
@@ -98,6 +116,7 @@ class _Reading:
         self.report = Report(
             columns_of(_BY), numbers=self._course.number, read_touch=lambda record: shop.rules.touch_of(record, ids),
             unusable_ids=ids, channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
+            rest=_resting(),
         )  # fmt: skip
         self._orders = OrderList(self.report, len(columns_of(_BY)))
 
@@ -175,13 +194,17 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
         if query.first > query.last:
             command = asked.command(shop.daemon.config_path)
             raise BadRequest(f"The last two days have more than {shop.most:,} records. Use the command: {command}")
+    late = 0
     for partition, after in starts.after:
         with missing.tolerating(partition):
+            undecided = await Undecided.of(partition.journal, query.tenant)
             async for records in pages(partition.journal, after):
                 for index, record in enumerate(records):
                     if not index % _FEW:
                         await pause()
                     reading.add(record)
+                    undecided.add(record)
+            late += len(undecided.ids)
     for tenant in reading.report.tenants if query.tenant is None else [query.tenant]:
         partition = shop.daemon.of_tenant(tenant)
         with missing.tolerating(partition):
@@ -195,6 +218,7 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
     made["notes"] = [
         *_shortened(asked, query, shop.most),
         *_missing(reading.periods, starts, missing),
+        *([f"Missing: {late} orders that attribution has not read yet."] if late else []),
         *([f"Not counted: amounts over 10^12, of {lost} orders."] if (lost := made.pop("notCounted")) else []),
     ]
     return made

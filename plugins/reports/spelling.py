@@ -18,13 +18,16 @@ Key = TypeVar("Key", bound=tuple[Any, ...])
 class Spelling:
     """The spelling of each text in a column of rows: that of most orders, else of most sessions, else the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest: Callable[[], None] = lambda: None) -> None:
+        """`rest` lets other threads run, if it is time."""
+        self._rest = rest
         self._uses: dict[tuple[int, str], Counter[str]] = {}
         self._sessions: Counter[tuple[int, str]] = Counter()
         self._known: dict[Campaign, Campaign] = {}
 
     def count(self, campaign: Campaign, orders: Decimal, sessions: int) -> None:
         """Count the uses of the texts of a row, before any call of `merged`."""
+        self._rest()
         for column, text in enumerate(campaign.fields):
             if text is not None:
                 self._uses.setdefault((column, text.lower()), Counter())[text] += orders  # type: ignore[assignment]
@@ -34,6 +37,7 @@ class Spelling:
         """The values by keys with these spellings. The second member of each key is a campaign."""
         found: dict[Key, Value] = {}
         for key, value in values.items():
+            self._rest()
             written: Any = (key[0], self._written(key[1]), *key[2:])
             found[written] = add(found[written], value) if written in found else value
         return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
+from typing import TypeVar
 
 from ..attribution.amounts import EXACT
 from ..attribution.campaigns import Campaign
@@ -15,7 +16,11 @@ from .columns import Columns, Products, Shares
 from .reading import Customer
 from .spelling import Spelling
 
-__all__ = ["Order", "RowKey", "Spent", "Sums", "Visits", "add_spent"]
+__all__ = ["Order", "Rest", "RowKey", "Spent", "Sums", "Visits", "add_spent", "rested"]
+
+Rest = Callable[[], None]
+"""Lets other threads run, if the work has taken long enough."""
+_Item = TypeVar("_Item")
 
 RowKey = tuple[int, Campaign, str | None]
 """The number of a period, a row, and a currency."""
@@ -58,12 +63,15 @@ class Sums:
         costs: Mapping[RowKey, Spent],
         *,
         models: int,
+        rest: Rest,
     ) -> None:
-        self._columns = columns
+        self._columns, self._rest = columns, rest
         self._has_visits, self._visits = visits is not None, visits or {}
         self._costs = costs
-        is_new = _first_orders([*earlier, *(order.customer for order in orders)])
-        self._amounts: list[_Amounts] = [_amounts(columns, orders, index, is_new) for index in range(models)]
+        is_new = _first_orders([*earlier, *(order.customer for order in orders)], rest)
+        self._amounts: list[_Amounts] = [
+            _amounts(columns, rested(orders, rest), index, is_new) for index in range(models)
+        ]
         self._assisted = _Counts((order.number, row, order.currency) for order in orders for row in order.assisted)
         if not columns.keep_case:
             self._merge_spellings()
@@ -72,7 +80,7 @@ class Sums:
         """The currency of most orders, or else of most costs, whose rows have the sessions."""
 
     def _merge_spellings(self) -> None:
-        spelling = Spelling()
+        spelling = Spelling(self._rest)
         for (_, campaign, _), sums in self._amounts[0].items():
             spelling.count(campaign, sums[0], 0)
         for (_, campaign), (sessions, _) in self._visits.items():
@@ -102,7 +110,7 @@ class Sums:
         for (number, campaign, _), sums in amounts.items():
             converted[number, campaign] = converted.get((number, campaign), _ZERO) + sums[0]
         rows: dict[int, list[Row]] = {}
-        for key in keys:
+        for key in rested(keys, self._rest):
             number, campaign, currency = key
             count, revenue, reversed_, new, returning = amounts.get(key, _NONE)
             row = Row(campaign, currency, count, revenue, reversed_, revenue - reversed_, new=new, returning=returning)
@@ -116,7 +124,7 @@ class Sums:
                 cost, clicks, impressions = self._costs[key]
                 row = row._replace(cost=cost, clicks=clicks, impressions=impressions)
             rows.setdefault(number, []).append(row)
-        return {number: ranked(some) for number, some in rows.items()}
+        return {number: ranked(rested(some, self._rest)) for number, some in rows.items()}
 
 
 def _amounts(
@@ -141,15 +149,22 @@ def _amounts(
     return found
 
 
-def _first_orders(customers: Iterable[Customer]) -> Mapping[str, bool | None]:
+def _first_orders(customers: Iterable[Customer], rest: Rest) -> Mapping[str, bool | None]:
     """Whether an attribution is of the first order of its customer. None if the customer has been forgotten."""
     known: set[str] = set()
     found = {}
-    for customer in sorted(customers, key=lambda each: (each.at, each.id)):
+    for customer in rested(sorted(customers, key=lambda each: (each.at, each.id)), rest):
         names = customer.names
         found[customer.id] = known.isdisjoint(names) if names else None
         known.update(names)
     return found
+
+
+def rested(items: Iterable[_Item], rest: Rest) -> Iterator[_Item]:
+    """The items, with a rest before each if it is time."""
+    for each in items:
+        rest()
+        yield each
 
 
 def _added(one: Sequence[Decimal], other: Sequence[Decimal]) -> list[Decimal]:

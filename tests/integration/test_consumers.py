@@ -678,6 +678,32 @@ class Wanted(PassingJournal):
         await super().wait(after, cursor)
 
 
+async def test_a_cursor_that_passes_at_the_end_of_lingering_leaves_no_step_behind(tmp_path: Path) -> None:
+    class Releasing(PassingJournal):
+        """The release of the cursor begins while the consumer lingers, and takes longer than that."""
+
+        releases = 0
+        is_released = False
+
+        async def wait(self, after: int, cursor: Cursor | None = None) -> None:
+            if cursor is not None and self.is_released:
+                self.is_released = False
+                raise LeaseLost("another daemon runs it from now on")
+            if cursor is not None and after > 3 and not self.releases:
+                self.releases += 1
+                self.is_released = True
+                await asyncio.sleep(3600)
+            await super().wait(after, cursor)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(3))
+        reader, journal = Reader(linger=0.05), Releasing(backend.journal)
+        async with running(backend, reader, journal=journal) as (status,):
+            await until(lambda: at(status, 3))
+        assert journal.releases == 1
+        assert reader.calls == ["open", "close", "open", "process", "close"]
+
+
 LONG = Backoff(initial=3600, maximum=3600)
 
 

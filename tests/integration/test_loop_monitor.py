@@ -23,7 +23,7 @@ from ingestd.api.sink import Sink
 from ingestd.delivery import SinkConsumer
 from ingestd.delivery.options import SinkOptions
 from ingestd.hooks.caller import Hooks
-from ingestd.observability.loop_holder import Holder, plugin_modules
+from ingestd.observability.loop_holder import Holder, find_holder, plugin_modules
 from ingestd.observability.loop_monitor import HoldLog, LoopMonitor
 
 LONG = 0.25  # seconds: well over the threshold, because the machine may be busy
@@ -287,3 +287,13 @@ def test_modules_belong_to_plugins_by_their_entry_points() -> None:
         "shop_tools": "prices",
         "shop_tools.taxes": "taxes",
     }
+
+
+def test_a_consumer_that_is_being_made_has_no_name_yet() -> None:
+    class Making(Consumer):
+        def __init__(self) -> None:
+            self.holder = find_holder(inspect.currentframe(), {})
+
+        async def process(self, records: Sequence[Record], step: Step) -> None: ...
+
+    assert Making().holder is None

@@ -120,6 +120,28 @@ async def test_the_partitions_share_one_sink_whose_calls_never_overlap(tmp_path:
     assert sink.calls == ["open", *["write"] * 10, "close"]
 
 
+async def test_a_shutdown_begins_no_write_that_it_would_cut_off(tmp_path: Path) -> None:
+    """While one partition writes, the others wait for their turns."""
+    begun: list[Record] = []
+    may_end = asyncio.Event()
+
+    async def write(batch: Sequence[Record]) -> None:
+        begun.extend(batch)
+        await may_end.wait()
+        may_end.clear()
+
+    sink = Watched(write)
+    async with opened(tmp_path) as backend:
+        for partition in backend.partitions:
+            await append(partition, 10)
+        consumers = PartitionConsumers(backend.partitions, [feed(sink)], died=_died)
+        await consumers.start()
+        await until(lambda: all(group.statuses[0].in_hand for group in consumers.groups) and begun)
+        asyncio.get_running_loop().call_later(0.3, may_end.set)
+        assert sum((await consumers.stop(0)).values()) == 20
+    assert len(begun) == len(sink.tenants) == 10
+
+
 async def test_a_pause_after_a_long_rest_comes_before_the_next_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

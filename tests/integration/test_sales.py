@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
 from ingestd.plugins.reports.columns import columns_of
+from ingestd.plugins.reports.costs import Cost, change
 from ingestd.plugins.reports.periods import Periods, TimeZone
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.rules import ReportRules
@@ -33,7 +35,7 @@ from tests.support.journals import read_all
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
 ZONE = TimeZone("Europe/Berlin")
-BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 0)
+BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 400 * DAY)
 SHAPE = Disclosure("shape", (), ())
 BY = columns_of(["channel", "source", "medium", "campaign"])
 
@@ -49,7 +51,7 @@ def day(number: int) -> date:
 @asynccontextmanager
 async def selling(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Shop, Sequence[Record]]]:
     """A shop with ten days of traffic, and its records."""
-    records = traffic(600, 7)
+    records = traffic(600, 17)
     async with attributing(folder, RULES) as attribution:
         await attribution.append(records)
         await attribution.work_off([200] * 10, records[-1].at)
@@ -91,6 +93,18 @@ async def test_a_part_of_the_journal_gives_the_figures_of_all(tmp_path: Path, mo
         assert found["tenants"] == ["shop"]
 
 
+def test_rows_are_made_with_a_look_at_the_clock_for_each_session_order_and_row() -> None:
+    looks: list[None] = []
+    report = Report(BY, read_touch=touch_of, rest=lambda: looks.append(None))
+    for record in traffic(600, 7):
+        report.add(record)
+    assert not looks
+    sessions = report.sessions().total()
+    assert len(looks) == sessions > 100
+    rows = report.lines()
+    assert len(looks) > 2 * sessions + len(rows)
+
+
 async def test_many_rows_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with selling(tmp_path, monkeypatch) as (shop, _):
         whole = await make_sales(shop, {}, no_pause)
@@ -100,6 +114,33 @@ async def test_many_rows_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             sums = [sum(row[name] or 0 for row in each["rows"]) for each in (found, whole)]
             assert sums[0] == pytest.approx(sums[1])
         assert found["rows"][:3] == sorted(whole["rows"], key=lambda row: -row["net"])[:3]
+
+
+async def test_costs_count_in_the_period_in_which_their_day_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with selling(tmp_path, monkeypatch) as (shop, _):
+        costs = {
+            day(number): [
+                Cost("google", "cpc", None, "EUR", Decimal(number + 1)), Cost("Bing", None, "x", "CHF", Decimal("0.5"))
+            ]
+            for number in range(11)
+        }  # fmt: skip
+        await change(shop.daemon.store, "shop", costs, life=400 * DAY, dry_run=False)
+        for given, first, last in [
+            ({}, 4, 10),
+            ({"days": "1"}, 10, 10),
+            ({"since": f"{day(3)}", "until": f"{day(5)}"}, 3, 5),
+        ]:
+            for most_rows in (2000, 1):
+                rows = (await make_sales(shop._replace(most_rows=most_rows), given, no_pause))["rows"]
+                for ending, days in (
+                    ("", range(first, last + 1)),
+                    ("_before", range(max(0, 2 * first - last - 1), first)),
+                ):
+                    for currency, sums in (("EUR", sum(days) + len(days)), ("CHF", len(days) / 2)):
+                        some = [row[f"cost{ending}"] or 0 for row in rows if row["currency"] == currency]
+                        assert sum(some) == sums
 
 
 async def test_the_orders_of_a_row_add_up_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +160,18 @@ async def test_the_orders_of_a_row_add_up_to_it(tmp_path: Path, monkeypatch: pyt
         gone = {each.decode()["attributionId"] for each in records if each.type == "attribution_reversal"}
         assert latest == found["orders"][: len(latest)]
         assert len(gone) > len(latest) >= 5  # an order that was sent again later is not listed twice
+
+
+async def test_orders_without_a_decision_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = traffic(100, 7)
+    monkeypatch.setattr(times, "now", lambda: records[-1].at)
+    async with attributing(tmp_path, RULES) as attribution:
+        await attribution.append(records)
+        shop = Shop(PluginDaemon(attribution.backend), BY_RULES)
+        found = await make_sales(shop, {"days": "30"}, no_pause)
+        orders = sum(record.envelope().key == "Order Completed" for record in records)
+        assert found["notes"] == [f"Missing: {orders} orders that attribution has not read yet."]
+        assert (await make_sales(shop, {"days": "30", "tenant": "outlet"}, no_pause))["notes"] == []
 
 
 def agrees(found: Mapping[str, Any]) -> None:

@@ -51,9 +51,10 @@ class Shop:
         tenant: str = "shop",
         signed: bool = False,
         session: int | None = None,
+        is_new: bool = False,
     ) -> Record:
         """An event that happened `age` milliseconds before it is received. Without a session it begins one."""
-        more = dispatch, tenant, signed, None, session
+        more = dispatch, tenant, signed, None, session, is_new
         return self._record("event", key, visitor, data or {}, user, age, context or {}, *more)
 
     def touch(
@@ -108,6 +109,7 @@ class Shop:
         signed: bool,
         linked: bool | None = None,
         session: int | None = None,
+        is_new: bool = False,
     ) -> Record:
         number = next(self._numbers)
         event = Event(
@@ -123,7 +125,7 @@ class Shop:
             anonymous_id=visitor,
             user_id=user,
             session_id=f"00000000-0000-4000-8000-{number if session is None else 10**9 + session:012d}",
-            session_is_new=False,
+            session_is_new=is_new,
             dispatch_id=dispatch,
             message_id=None,
             context=context,

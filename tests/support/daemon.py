@@ -23,7 +23,7 @@ from typing import Any
 
 from .forked import INGESTD, Command, run
 
-__all__ = ["Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
+__all__ = ["PATIENCE", "Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
 
 BASE = "/api/v1/analytics"
 PATIENCE = 20.0

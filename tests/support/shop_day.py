@@ -58,23 +58,23 @@ class _Sent(NamedTuple):
     signed: bool = False
 
 
-def make_day(seed: int, visitors: int) -> list[Record]:
-    """The records of a day of two shops, as they are received."""
+def make_day(seed: int, visitors: int, late: float = 0.1) -> list[Record]:
+    """The records of a day of two shops, as they are received. Of so many visits the first event comes late."""
     chance = random.Random(seed)
     numbers = count()
     sent = [
         each
         for tenant in TENANTS
         for number in range(visitors)
-        for each in _visits(chance, numbers, tenant, f"{tenant}-{number}")
+        for each in _visits(chance, numbers, tenant, f"{tenant}-{number}", late)
     ]
     shop, records = Shop(), []
     sessions: dict[tuple[str, str], tuple[int, int]] = {}
     for index, each in enumerate(sorted(sent)):
         shop.now = each.at
         session, last = sessions.get((each.tenant, each.visitor), (0, 0))
-        if each.at - last > 30 * MINUTE:
-            session = index
+        is_new = each.at - last > 30 * MINUTE
+        session = index if is_new else session
         sessions[each.tenant, each.visitor] = session, each.at
         is_dispatch = each.query == "dispatch"
         context = {"page": {"url": SITE + ("" if is_dispatch else each.query), "referrer": each.referrer}}
@@ -85,6 +85,7 @@ def make_day(seed: int, visitors: int) -> list[Record]:
             shop.event(
                 each.key, each.visitor, each.data, user=each.user, age=each.age, tenant=each.tenant, session=session,
                 context={} if each.signed else context, signed=each.signed, dispatch="d-1" if is_dispatch else None,
+                is_new=is_new,
             )
         )  # fmt: skip
     return records
@@ -105,12 +106,12 @@ class _Visit(NamedTuple):
         return _Sent(at, next(self.numbers), self.tenant, self.visitor, key, query, referrer, **{"data": {}, **more})
 
 
-def _visits(chance: random.Random, numbers: Iterator[int], tenant: str, visitor: str) -> Iterator[_Sent]:
+def _visits(chance: random.Random, numbers: Iterator[int], tenant: str, visitor: str, late: float) -> Iterator[_Sent]:
     at, user = START + chance.randrange(DAY), f"user-{chance.randrange(40)}"
     for _ in range(chance.choice([1, 1, 2, 3])):
         visit = _Visit(numbers, tenant, visitor, *chance.choice(ARRIVALS), is_one_document=chance.random() < 0.5)
         first = visit._replace(is_one_document=True).page(at)
-        is_late = chance.random() < 0.1  # it comes after the second page, and happened before
+        is_late = chance.random() < late  # it comes after the second page, and happened before
         if not is_late:
             yield first
         for step in range(chance.randrange(1, 5)):
@@ -154,7 +155,7 @@ def _order(chance: random.Random, numbers: Iterator[int], order: _Sent) -> Itera
 class Row(NamedTuple):
     sessions: int
     visitors: int
-    orders: int
+    orders: Decimal
     net: Decimal
 
 
@@ -174,13 +175,16 @@ class _Arrival(NamedTuple):
 
 
 def count_day(
-    records: Sequence[Mapping[str, Any]], tenant: str, since: str, until: str
+    records: Sequence[Mapping[str, Any]], tenant: str, since: str, until: str, *, is_linear: bool
 ) -> dict[tuple[_Name, str | None], Row]:
-    """The rows of a tenant's report by currency; None stands for sessions, which have none."""
+    """The rows of a tenant's report by currency; None stands for sessions, which have none.
+
+    An order belongs to its last touchpoint, or with `is_linear` to all touchpoints equally.
+    """
     mine = [(index, each) for index, each in enumerate(records) if each["tenant"] == tenant]
     seen = [each for each in mine if each[1]["type"] in {"event", "identify"}]
     arrivals = [found for each in seen if (found := _arrival(*each)) is not None]
-    rows: dict[tuple[_Name, str | None], list[Any]] = defaultdict(lambda: [0, set(), 0, Decimal(0)])
+    rows: dict[tuple[_Name, str | None], list[Any]] = defaultdict(lambda: [0, set(), Decimal(0), Decimal(0)])
     for session, first in _firsts(seen).items():
         if since <= first["receivedAt"] < until:
             some = [each for each in arrivals if each.record["sessionId"] == session]
@@ -190,9 +194,11 @@ def count_day(
     for order, net in _orders(seen):
         position, record = order
         if since <= record["receivedAt"] < until:
-            row = rows[_credited(arrivals, seen, position, record), record["data"]["currency"].upper()]
-            row[2] += 1
-            row[3] += net
+            names = _credited(arrivals, seen, position, record)
+            for name in names if is_linear else names[-1:]:
+                row = rows[name, record["data"]["currency"].upper()]
+                row[2] += 1 / Decimal(len(names) if is_linear else 1)
+                row[3] += net / (len(names) if is_linear else 1)
     return {name: Row(row[0], len(row[1]), *row[2:]) for name, row in rows.items()}
 
 
@@ -224,8 +230,8 @@ def _arrival(position: int, record: Mapping[str, Any]) -> _Arrival | None:
 
 def _credited(
     arrivals: Sequence[_Arrival], seen: Sequence[tuple[int, Mapping[str, Any]]], position: int, order: Mapping[str, Any]
-) -> _Name:
-    """The last touchpoint before the order, a referrer only if there is no other."""
+) -> list[_Name]:
+    """The touchpoints before the order, the oldest first. Referrers count only if there is no other."""
     users: dict[str, str] = {}
     for at, record in seen:
         if at < position and record["type"] == "identify" and record["userId"] is not None:
@@ -243,7 +249,7 @@ def _credited(
             run.append(each)
     found = sorted(each for run in touches.values() for each in run if each.at <= order["timestamp"])
     found = [each for each in found if each.kind != "referrer"] or found
-    return found[-1].name if found else _DIRECT
+    return [each.name for each in found] or [_DIRECT]
 
 
 def _orders(
