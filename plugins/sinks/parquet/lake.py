@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.support.durable_files import sync
+from ingestd.support.masking import mask
 
 from .rows import SCHEMA
 
@@ -160,7 +161,7 @@ class Lake:
 
     def __init__(self, folder: Folder, hidden: Collection[str]) -> None:
         self._folder = folder
-        self._hidden = sorted(filter(None, hidden), key=len, reverse=True)
+        self._hidden = dict.fromkeys(hidden, "***")
         """Texts that no message may contain."""
 
     def open(self) -> None:
@@ -217,10 +218,7 @@ class Lake:
         try:
             yield
         except (OSError, pa.ArrowException, ValueError) as error:
-            text = reason_of(error)
-            for secret in self._hidden:
-                text = text.replace(secret, "***")
-            raise SinkRetry(text) from None
+            raise SinkRetry(mask(reason_of(error), self._hidden)) from None
 
 
 def _compare(path: str, found: pa.Schema) -> None:
