@@ -41,6 +41,7 @@ class FilterOptions(Options):
 
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
+    channels: tuple[str, ...] | None = None
     tenants: tuple[str, ...] | None = None
 
 

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.sink import Transform
+from ingestd.support.names import nearest
 from ingestd.support.pace import Pace
+from ingestd.support.record_head import members_reader
 
 from .options import FilterOptions
 
@@ -24,31 +26,57 @@ Filter = Callable[[Record], bool]
 TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
 """Types of records. Plugins may append records of other types."""
 
+_OF_CHANNELS = frozenset(["attribution", "attribution_reversal"])
 
-def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
-    """Raises `ConfigError` for an unknown event key, or a type that is probably misspelt, since no record has these.
 
-    `keys` has the known event keys. `place` begins the message: the file and path of the filter.
+def check_filter(options: FilterOptions, keys: Collection[str], channels: Collection[str], place: str) -> None:
+    """Raises `ConfigError` for an unknown event key or channel, or a type that is probably misspelt.
+
+    `keys` and `channels` are the known ones. `place` begins the message: the file and path of the filter.
     """
-    for key in options.keys or ():
-        if key not in keys:
-            near = difflib.get_close_matches(key, sorted(keys), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{place}.keys: there is no event key {key!r}{hint}")
+    for option, what, chosen, known in (
+        ("keys", "event key", options.keys, keys),
+        ("channels", "channel", options.channels, channels),
+    ):
+        for name in chosen or ():
+            if name not in known:
+                near = nearest(name, sorted(known))
+                raise ConfigError(
+                    f"{place}.{option}: there is no {what} {name!r}{f'; did you mean {near}?' if near else ''}"
+                )
     for type_ in options.types or ():
-        near = difflib.get_close_matches(type_, TYPES, n=1, cutoff=0.8)
-        if near and type_ not in TYPES:
-            raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {near[0]}?")
+        close = difflib.get_close_matches(type_, TYPES, n=1, cutoff=0.8)
+        if close and type_ not in TYPES:
+            raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {close[0]}?")
+
+
+class _Touchpoint(msgspec.Struct, gc=False):
+    channel: str | None = None
+
+
+class _Derived(msgspec.Struct, gc=False):
+    touchpoint: _Touchpoint | None = None
+
+
+_read_derived = members_reader(_Derived)
+
+
+def _channel(record: Record) -> str | None:
+    """The channel of an attribution or reversal. One without a touchpoint is direct."""
+    touchpoint = _read_derived(record.body).touchpoint
+    return "Direct" if touchpoint is None else touchpoint.channel
 
 
 def make_filter(options: FilterOptions) -> Filter | None:
     """A function that tells whether a record passes, or None if all records pass.
 
-    With `keys`, records without an event key do not pass, except erasures. A receiver of a person's events must also
-    learn of their erasure. `types` can still exclude erasures.
+    `keys` chooses among records with an event key, `channels` among attributions and their reversals. Other records
+    pass if `types` names them. Without `types` only erasures do: who gets a person's records must learn of their
+    erasure.
     """
-    types, keys, tenants = (
-        None if chosen is None else frozenset(chosen) for chosen in (options.types, options.keys, options.tenants)
+    types, keys, channels, tenants = (
+        None if chosen is None else frozenset(chosen)
+        for chosen in (options.types, options.keys, options.channels, options.tenants)
     )
 
     def passes(record: Record) -> bool:
@@ -57,11 +85,18 @@ def make_filter(options: FilterOptions) -> Filter | None:
         envelope = record.envelope()
         if tenants is not None and envelope.tenant not in tenants:
             return False
-        return keys is None or envelope.key in keys or record.type == "erasure"
+        if keys is None and channels is None:
+            return True
+        if channels is not None and record.type in _OF_CHANNELS:
+            return _channel(record) in channels
+        if keys is not None and (envelope.key is not None or record.type == "event"):
+            return envelope.key in keys
+        return types is not None or record.type == "erasure"
 
-    if types is keys is tenants is None:
+    if types is keys is channels is tenants is None:
         return None
-    return passes if keys is not None or tenants is not None else lambda record: record.type in (types or ())
+    is_by_type = keys is channels is tenants is None
+    return passes if not is_by_type else lambda record: record.type in (types or ())
 
 
 _SLICE = 0.0005  # seconds of work after which other tasks get a turn

@@ -127,7 +127,8 @@ def _make_sinks(
     for name, table in config.sink_tables.items():
         try:
             sink_class = plugins.sinks[table["type"]]
-            made.append(make_sink_consumer(name, table, sink_class, config, keys, transforms=plugins.transforms))
+            given = {"transforms": plugins.transforms, "channels": plugins.channels}
+            made.append(make_sink_consumer(name, table, sink_class, config, keys, **given))
         except ConfigError as error:
             faults.append(fault(name, error))
     return made, faults
