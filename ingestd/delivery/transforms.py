@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -12,11 +12,13 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.sink import Transform
+from ingestd.support.json_pointers import RecordPointer
+from ingestd.support.member_changes import MemberChanges
 from ingestd.support.names import nearest
 from ingestd.support.pace import Pace
 from ingestd.support.record_head import members_reader
 
-from .options import FilterOptions
+from .options import FilterOptions, TransformOptions
 
 __all__ = ["TYPES", "Filter", "RecordTransform", "Transformed", "check_filter", "make_filter", "make_transform"]
 
@@ -117,14 +119,16 @@ class Transformed(NamedTuple):
 class RecordTransform:
     """Applies a transform to the records of a sink. Only the body of a record changes."""
 
-    def __init__(self, name: str, function: Transform) -> None:
+    def __init__(self, name: str, function: Transform, options: TransformOptions | None = None) -> None:
+        """`options` made the function. Without them a plugin did."""
         self._name = name
         self._function = function
+        self._made_of = function if options is None else options
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RecordTransform):
             return NotImplemented
-        return (self._name, self._function) == (other._name, other._function)
+        return (self._name, self._made_of) == (other._name, other._made_of)
 
     def __hash__(self) -> int:
         return hash(self._name)
@@ -160,13 +164,41 @@ class RecordTransform:
         return _encode(changed)
 
 
-def make_transform(name: str | None, known: Mapping[str, Transform], place: str) -> RecordTransform | None:
+def make_transform(
+    given: str | TransformOptions | None, known: Mapping[str, Transform], place: str
+) -> RecordTransform | None:
     """The transform of a sink. Raises `ConfigError` for an unknown name. `place` begins the message."""
-    if name is None:
+    if given is None:
         return None
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    if isinstance(given, TransformOptions):
+        return RecordTransform("of the configuration", _changes(given, place), given)
+    if given not in known:
+        near = difflib.get_close_matches(given, known, n=1)
         names = f"registered: {', '.join(sorted(known))}" if known else "no plugin registers one"
         hint = f"did you mean {near[0]}?" if near else names
-        raise ConfigError(f"{place}: there is no transform {name!r}; {hint}")
-    return RecordTransform(name, known[name])
+        raise ConfigError(f"{place}: there is no transform {given!r}; {hint}")
+    return RecordTransform(given, known[given])
+
+
+def _changes(options: TransformOptions, place: str) -> Transform:
+    names = {}
+    for text, name in options.rename.items():
+        try:
+            pointer = RecordPointer.parse(text)
+            if pointer.tokens[-1] == "*":
+                raise ValueError("expected one member, not *")
+            if name == "id" and len(pointer.tokens) == 1:
+                raise ValueError("a record keeps its id")
+        except ValueError as error:
+            raise ConfigError(f"{place}.rename: {text}: {error}") from None
+        names[pointer] = name
+    try:
+        changes = MemberChanges(drop=options.drop, hash=options.hash, rename=names, secret=options.secret)
+    except ValueError as error:
+        raise ConfigError(f"{place}.{error}") from None
+
+    def change(record: dict[str, Any]) -> dict[str, Any]:
+        changes.apply(record)
+        return record
+
+    return change

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 833, "api": 3_910, "config": 340, "validation": 1_100, "hooks": 975, "consumers": 1_420,
-    "delivery": 2_270, "storage": 1_490, "observability": 1_300, "pipeline": 2_460, "http": 3_030, "daemon": 2_040,
+    "support": 1_076, "api": 3_910, "config": 340, "validation": 1_100, "hooks": 975, "consumers": 1_420,
+    "delivery": 2_278, "storage": 1_490, "observability": 1_300, "pipeline": 2_460, "http": 3_030, "daemon": 2_040,
     "cli": 3_585, "testing": 2_630,
 }  # fmt: skip
 PLUGINS = {

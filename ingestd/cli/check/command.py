@@ -127,8 +127,10 @@ def _make_sinks(
     for name, table in config.sink_tables.items():
         try:
             sink_class = plugins.sinks[table["type"]]
-            given = {"transforms": plugins.transforms, "channels": plugins.channels}
-            made.append(make_sink_consumer(name, table, sink_class, config, keys, **given))
+            transforms, channels = plugins.transforms, plugins.channels
+            made.append(
+                make_sink_consumer(name, table, sink_class, config, keys, transforms=transforms, channels=channels)
+            )
         except ConfigError as error:
             faults.append(fault(name, error))
     return made, faults
