@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.sink import Transform
-from ingestd.support.json_pointers import RecordPointer
+from ingestd.support.json_pointers import MemberPointer, RecordPointer
 from ingestd.support.member_changes import MemberChanges
 from ingestd.support.names import nearest
 from ingestd.support.pace import Pace
@@ -181,7 +181,7 @@ def make_transform(
 
 
 def _changes(options: TransformOptions, place: str) -> Transform:
-    names = {}
+    names: dict[MemberPointer, str] = {}
     for text, name in options.rename.items():
         try:
             pointer = RecordPointer.parse(text)

@@ -12,9 +12,9 @@ __all__ = ["ROOTS", "Change", "MemberPointer", "RecordPointer", "change_members"
 ROOTS = ("data", "traits", "context", "extra")
 _MEMBERS = (
     *ROOTS, "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "anonymousId", "anonymousIds",
-    "userId", "sessionId", "sessionIsNew", "dispatchId", "messageId", "linked", "import", "decidedAt", "orderId",
-    "orderAt", "orderEventId", "model", "value", "touchpoint", "touchpoints", "credits", "attributionId", "reason",
-    "cause",
+    "userId", "sessionId", "sessionIsNew", "dispatchId", "messageId", "linked", "import", "schema",
+    "decidedAt", "orderId", "orderAt", "orderEventId", "model", "value", "touchpoint", "touchpoints", "credits",
+    "attributionId", "reason", "cause",
 )  # fmt: skip
 _INDEX = re.compile("0|[1-9][0-9]*")
 

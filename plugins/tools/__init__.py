@@ -1,14 +1,15 @@
-"""An extension: the commands that move, mend and remove data: export, import, copy, compare, backup, forget."""
+"""An extension: the commands that read, move, mend and remove data: export, import, schemas, copy, backup, forget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ingestd.api import hookimpl
-from ingestd.cli.command_line import JSON, Command, CommandLine
+from ingestd.cli.command_line import JSON, JSON_LINES, Command, CommandLine
 
 from .arguments import (
     add_backup_arguments,
+    add_catalogue_arguments,
     add_compare_arguments,
     add_copy_arguments,
     add_export_arguments,
@@ -16,6 +17,7 @@ from .arguments import (
     add_import_arguments,
     add_place_arguments,
     add_restore_arguments,
+    add_schema_check_arguments,
 )
 
 __all__ = ["register_commands"]
@@ -26,6 +28,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
+    commands.describe("schemas", "compare what callers send with the schemas")
     commands.describe("events", "write the stored events to standard output, or store events of files")
 
 
@@ -39,6 +42,22 @@ def _commands() -> Iterator[Command]:
             "ingestd events export --user u-17 --tenant shop",
         ],
         add_export_arguments,
+    )
+    yield Command(
+        "schemas check",
+        f"{__name__}.contracts.check:check_schemas",
+        "name the stored events that the schemas of the configuration would refuse, and exit 1 if there are any",
+        ["ingestd schemas check --against 7d", "ingestd schemas check --against 1d --config new.toml --json"],
+        add_schema_check_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "schemas catalogue",
+        f"{__name__}.contracts.catalogue:catalogue",
+        "show each event key and member that callers have sent, with types and masked examples",
+        ["ingestd schemas catalogue", 'ingestd schemas catalogue --since 30d --key "Order Completed" --json'],
+        add_catalogue_arguments,
+        json=JSON_LINES,
     )
     yield Command(
         "events import",
