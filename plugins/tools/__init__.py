@@ -18,6 +18,7 @@ from .arguments import (
     add_place_arguments,
     add_restore_arguments,
     add_schema_check_arguments,
+    add_verify_arguments,
 )
 
 __all__ = ["register_commands"]
@@ -68,6 +69,17 @@ def _commands() -> Iterator[Command]:
             "ingestd events import archive/ --format segment --tenant shop --state --errors faults.jsonl",
         ],
         add_import_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "sinks verify",
+        f"{__name__}.verifying.command:verify",
+        "ask a sink's destination for its records of some time, and name what is missing or too many",
+        [
+            "ingestd sinks verify warehouse --since 7d",
+            "ingestd sinks verify warehouse --since 1h --json",
+        ],
+        add_verify_arguments,
         json=JSON,
     )
     copy = f"ingestd store copy --from {_SQLITE} --to {_REDIS}"

@@ -13,6 +13,7 @@ __all__ = [
     "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
     "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_place_arguments",
     "add_restore_arguments", "add_schema_check_arguments",
+    "add_verify_arguments",
 ]  # fmt: skip
 
 
@@ -49,6 +50,14 @@ def add_schema_check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="TIME", type=since, required=True,
         help="try the events received then or later: an RFC 3339 time, or an age such as 7d",
+    )  # fmt: skip
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the sink, as in [sinks.NAME]")
+    parser.add_argument(
+        "--since", metavar="TIME", type=since, required=True,
+        help="compare records received then or later: an RFC 3339 time, or an age such as 7d",
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -189,6 +190,27 @@ class Lake:
                     with self._opened(f"{folder}/{name}") as file:
                         found.update(pq.read_table(file, columns=["id"])["id"].to_pylist())
         return found
+
+    def received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        """The id and the time of receipt of each record received in this time, in milliseconds."""
+        with self._told():
+            for type_ in self._folders("", "type="):
+                for date in self._folders(type_, "date="):
+                    day = datetime.fromisoformat(f"{date.removeprefix('date=')}T00:00:00+00:00").timestamp() * 1000
+                    if day < end and day + 86_400_000 > begin:
+                        for name in self._files(f"{type_}/{date}"):
+                            yield from self._received(f"{type_}/{date}/{name}", begin, end)
+
+    def _received(self, path: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        with self._opened(path) as opened:
+            for batch in pq.ParquetFile(opened).iter_batches(columns=["id", "received_at"]):
+                times = batch["received_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+                for id_, at in zip(batch["id"].to_pylist(), times.to_pylist(), strict=True):
+                    if begin <= at < end:
+                        yield id_, at
+
+    def _folders(self, folder: str, prefix: str) -> list[str]:
+        return sorted(name for name in self._folder.names(folder) if name.startswith(prefix))
 
     def _files(self, folder: str) -> list[str]:
         return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet"))
