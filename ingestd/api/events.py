@@ -259,6 +259,8 @@ class Event(msgspec.Struct):
     """The origin of an event from a file. None for an event of a request."""
     message_life: int = MESSAGE_LIFE
     """Milliseconds for which a copy of the event, by its `message_id`, is not stored again."""
+    schema: str | None = None
+    """A hash of the schema that the event has met. None for an identify request, and an event without a schema."""
 
     def check_ids(self) -> None:
         """Raises `ValueError` for an id that no request may contain, because plugins may set the ids of an event."""
@@ -304,6 +306,7 @@ class Event(msgspec.Struct):
             msgspec.UNSET if is_event else self.traits,
             msgspec.UNSET if self.linked is None else self.linked,
             mark,
+            self.schema or msgspec.UNSET,
         )
         return Record(self.type, self.received_at, _encode(members))
 
@@ -331,6 +334,7 @@ class _Members(msgspec.Struct, rename="camel", gc=False):
     traits: dict[str, Any] | msgspec.UnsetType
     linked: bool | msgspec.UnsetType
     imported: dict[str, Any] | msgspec.UnsetType = msgspec.field(name="import")
+    schema: str | msgspec.UnsetType
 
 
 _encode = msgspec.json.Encoder().encode

@@ -120,6 +120,11 @@ def register_transforms(register: Callable[[str, Transform], None]) -> None:
 
 
 @hookspec
+def register_channels(register: Callable[[str], None]) -> None:
+    """Name the channels of attributions, for `[sinks.NAME] filter`: `register(channel)`. Other channels are refused."""
+
+
+@hookspec
 def register_consumers(register: Callable[[Consumer], None]) -> None:
     """Add a consumer, which works after the answer: `register(consumer)`.
 

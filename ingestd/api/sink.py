@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import md5
 from typing import Any, ClassVar, NamedTuple
 
 from .events import Record
 from .options import Options
 
-__all__ = ["Sink", "Span", "Transform"]
+__all__ = ["Digest", "Sink", "Span", "Transform"]
 
 Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 """Takes the JSON object of a record, and returns the object for the sink, or None to leave the record out.
@@ -29,6 +30,25 @@ class Span(NamedTuple):
     """The time of the last record in milliseconds. It tells this span from the span of another journal."""
     partition: str = ""
     """The name of the partition, if the store has several. Each has a separate journal with its own positions."""
+
+
+class Digest(NamedTuple):
+    """The ids that a destination has of some time, for a comparison without the ids themselves."""
+
+    size: int
+    """The number of ids."""
+    sum: int
+    """The sum of their numbers (`number_of`), modulo 2**64."""
+
+    @classmethod
+    def of(cls, ids: Iterable[str]) -> Digest:
+        numbers = [*map(cls.number_of, ids)]
+        return cls(len(numbers), sum(numbers) % (1 << 64))
+
+    @staticmethod
+    def number_of(id: str) -> int:
+        """The first 60 bits of the MD5 of an id, which any database can compute."""
+        return int(md5(id.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:15], 16)
 
 
 class Sink:
@@ -55,6 +75,9 @@ class Sink:
 
     If the store has several partitions, each of them has an instance of the sink and so a buffer.
     """
+
+    can_verify: ClassVar[bool] = False
+    """Whether `digests` and `ids` ask the destination which records it has."""
 
     flush_after: float = 60.0
     """The seconds after which the daemon flushes records of a buffering sink, even if the buffer is not full."""
@@ -95,6 +118,19 @@ class Sink:
 
     async def check(self) -> None:
         """Raise the error that a write would raise now, as far as the sink can tell without writing."""
+
+    async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        """The digests of the ids that the destination has, for `ingestd sinks verify`, if `can_verify` is set.
+
+        They cover the records received (`Record.received_at`) from `begin` to before `end`, by the time of receipt
+        divided by `step`, rounded down. All three are whole seconds in milliseconds. Called without `open`, before
+        `close`.
+        """
+        raise TypeError(f"{type(self).__name__} has no digests()")
+
+    async def ids(self, begin: int, end: int) -> Sequence[str]:
+        """The ids of the same records, of a day at most. An id that is there twice may come twice."""
+        raise TypeError(f"{type(self).__name__} has no ids()")
 
     def risks(self) -> Sequence[str]:
         """What somebody on the way to the destination could read or fake with these options, each with its cure.

@@ -116,7 +116,8 @@ async def _reload(daemon: RunningDaemon, arguments: argparse.Namespace) -> None:
             raise ConfigError(reason)
         raise Unavailable(reason) if state.code == os.EX_TEMPFAIL else CommandError(reason)
     owner = "" if user is None else f" of user {user}"
-    write([f"generation {state.generation} of the configuration is in force ({process}{owner})"])
+    remarks = [f"WARNING: {printable(each)}" for each in state.remarks]
+    write([f"generation {state.generation} of the configuration is in force ({process}{owner})", *remarks])
 
 
 async def _outcome(file: RunFile, before: RunState) -> RunState:

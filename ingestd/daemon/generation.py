@@ -107,6 +107,7 @@ def _make_sinks(
             config,
             validator.keys,
             transforms=plugins.transforms,
+            channels=plugins.channels,
             before=present.get(name),
         )
         for name, table in config.sink_tables.items()

@@ -27,8 +27,10 @@ from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.room import Backpressure
 from ingestd.storage.retentions import Retentions
+from ingestd.validation.schema_files import shorten
 from ingestd.validation.validator import Validator
 
+from . import schema_trial
 from .clocks import Clocks
 from .generation import Generation, differences, next_generation, renewed
 from .notifier import Notifier
@@ -40,6 +42,9 @@ from .state_sizes import StateSizes
 __all__ = ["Parts", "Reload"]
 
 log = logging.getLogger("ingestd.reload")
+
+_TRIAL = 1.0  # seconds for which new schemas are tried on the newest events
+_MOST_REMARKS, _LONGEST = 20, 500  # in the run file
 
 
 class Parts(NamedTuple):
@@ -112,6 +117,7 @@ class Reload:
         self._stop = stop
         self._run_file = run_file
         self._state = run_state
+        self._remarks: Sequence[str] = ()
 
     async def run(self, asked: asyncio.Event) -> None:
         """Reload whenever `asked` is set. A request during a reload leads to one more reload. Never returns."""
@@ -136,12 +142,13 @@ class Reload:
         await self._parts.exchange_sinks(before, after, coming)
         changes = ", ".join(differences(before, after)) or "nothing has changed"
         log.info("generation %d of the configuration is in force: %s", after.number, changes)
-        self._over()
+        self._over(remarks=self._remarks)
 
     async def _make_next(self, before: Generation) -> tuple[Generation, Sequence[Sequence[Runner]]]:
         """Do every step that can fail."""
         config, validator = await asyncio.to_thread(self._read_files)
         after = next_generation(before, config, validator)
+        self._remarks = await self._breaking_changes(before, after)
         leaving = [each.name for each in before.sinks if each not in after.sinks]
         coming = [each for each in after.sinks if each not in before.sinks]
         runners = await self._parts.consumers.prepare_runners(coming, leaving)
@@ -149,6 +156,19 @@ class Reload:
         if self._stop.requested:  # no sink may start during a shutdown
             raise Unavailable("the daemon is shutting down")
         return after, runners
+
+    async def _breaking_changes(self, before: Generation, after: Generation) -> list[str]:
+        """What the new schemas refuse of the events in the journal."""
+        if before.validator.sources == after.validator.sources:
+            return []
+        try:
+            found = await schema_trial.warnings(after.validator, self._daemon.partitions, _TRIAL)
+            remarks = [f"the new schema of {each.name} {each.text}" for each in found]
+        except Unavailable as error:
+            remarks = [f"the new schemas were not tried on stored events: {error}"]
+        for remark in remarks:
+            log.warning("%s", remark)
+        return remarks
 
     def _read_files(self) -> tuple[Config, Validator]:
         config = self._read()
@@ -169,12 +189,15 @@ class Reload:
         )  # fmt: skip
         self._over(refused=reason or repr(error), code=code)
 
-    def _over(self, *, refused: str | None = None, code: int = 0) -> None:
+    def _over(self, *, refused: str | None = None, code: int = 0, remarks: Sequence[str] = ()) -> None:
         self._parts.metrics.reloaded.set(refused is None)
         self._notifier.remark("" if refused is None else f"the last reload was refused: {refused}")
         if not self._stop.requested:
             self._notifier.ready(f"serving: generation {self._generation.number}")
-        self._note(ended=self._state.begun, generation=self._generation.number, refused=refused, code=code)
+        self._note(
+            ended=self._state.begun, generation=self._generation.number, refused=refused, code=code,
+            remarks=[shorten(each, _LONGEST) for each in remarks[:_MOST_REMARKS]],
+        )  # fmt: skip
 
     def _note(self, **changes: object) -> None:
         self._state = msgspec.structs.replace(self._state, **changes)

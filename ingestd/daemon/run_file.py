@@ -19,7 +19,7 @@ import stat
 import struct
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,6 +50,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     ended: int = 0
     refused: str | None = None
     code: int = 0
+    remarks: Sequence[str] = ()
+    """What an operator should know about the last reload, although it is in force."""
 
 
 class RunFile:

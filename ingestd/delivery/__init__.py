@@ -36,17 +36,19 @@ def make_sink_consumer(
     keys: Collection[str] | None = None,
     *,
     transforms: Mapping[str, Transform],
+    channels: Collection[str] = (),
     before: SinkConsumer | None = None,
 ) -> SinkConsumer:
     """Make the sink of `[sinks.NAME]` and its consumer. Raises `ConfigError`, which names file and option.
 
-    `keys` has the known event keys; the filter may name no others. `transforms` has the transforms of all plugins.
+    `keys` has the known event keys; and `channels` those of attributions; the filter may name no others.
+    `transforms` has the transforms of all plugins.
     `before` is the present consumer of that name. It is returned if nothing has changed.
     """
     options, own_options = read_sink_options(name, table, sink_class, config)
     path = f"sinks.{name}"
     if keys is not None:
-        check_filter(options.filter, keys, config.place(f"{path}.filter"))
+        check_filter(options.filter, keys, channels, config.place(f"{path}.filter"))
     transform = make_transform(options.transform, transforms, config.place(f"{path}.transform"))
     if before is not None and before.made_of == (sink_class, options, own_options, transform):
         return before

@@ -78,7 +78,7 @@ class BufferedSinkConsumer(SinkConsumer):
     def for_partition(self, name: str) -> BufferedSinkConsumer:
         """The consumer of a partition. It has a separate sink, because it alone knows what is in its buffer."""
         sink = type(self.sink)(self.sink.name, self.sink.options)
-        made = BufferedSinkConsumer(sink, self._options, self.made_of[2], self._transform, partition=name)
+        made = BufferedSinkConsumer(sink, self.options, self.made_of[2], self._transform, partition=name)
         made.only_commands = self.only_commands
         return made
 

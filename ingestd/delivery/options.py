@@ -9,12 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from ingestd.api.errors import ConfigError
-from ingestd.api.options import Duration, Options, PositiveDuration, PositiveSize, Size
+from ingestd.api.options import Duration, Options, PositiveDuration, PositiveSize, Secret, Size
 from ingestd.api.sink import Sink
 from ingestd.config import Config
 from ingestd.support.backoff import Backoff
+from ingestd.support.json_pointers import RecordPointer
 
-__all__ = ["BatchOptions", "FilterOptions", "RetryOptions", "SinkOptions", "read_sink_options"]
+__all__ = ["BatchOptions", "FilterOptions", "RetryOptions", "SinkOptions", "TransformOptions", "read_sink_options"]
 
 _Count = Annotated[int, Meta(ge=1)]
 _MOST = 1_000_000_000  # records of a batch; memory is the limit, and `max_bytes` bounds it
@@ -41,7 +42,19 @@ class FilterOptions(Options):
 
     types: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
+    channels: tuple[str, ...] | None = None
     tenants: tuple[str, ...] | None = None
+
+
+class TransformOptions(Options):
+    """Changes of the records for one sink. The journal keeps them whole."""
+
+    drop: tuple[RecordPointer, ...] = ()
+    rename: dict[str, str] = msgspec.field(default_factory=dict)
+    """New names, each in the object that the pointer leads to."""
+    hash: tuple[RecordPointer, ...] = ()
+    secret: Secret | None = None
+    """The key of the hashes."""
 
 
 class SinkOptions(Options, kw_only=True):
@@ -51,8 +64,8 @@ class SinkOptions(Options, kw_only=True):
     batch: BatchOptions = msgspec.field(default_factory=BatchOptions)
     retry: RetryOptions = msgspec.field(default_factory=RetryOptions)
     filter: FilterOptions = msgspec.field(default_factory=FilterOptions)
-    transform: str | None = None
-    """The name of a transform that a plugin registers."""
+    transform: str | TransformOptions | None = None
+    """The name of a transform that a plugin registers, or changes of members."""
 
 
 def read_sink_options(

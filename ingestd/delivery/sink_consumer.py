@@ -68,6 +68,7 @@ class SinkConsumer(Consumer):
         self.name = PREFIX + sink.name
         self.made_of = type(sink), options, own_options, transform
         """The parts that two equal consumers have in common."""
+        self.options = options
         self.start = options.start
         self.max_records = options.batch.max_events
         self.linger = float(options.batch.max_wait)
@@ -89,7 +90,6 @@ class SinkConsumer(Consumer):
         """What the dead letters have of their records, in bytes, as far as this daemon knows."""
         self.last_reason: str | None = None
         """The reason of the newest dead letter, if that letter still exists."""
-        self._options = options
         self._transform = transform
         self._shared = SharedSink(sink, float(options.timeout)) if shared is None else shared
         self._partition = partition
@@ -116,7 +116,7 @@ class SinkConsumer(Consumer):
         self, writer: type[BatchWriter] = BatchWriter, *, in_turn: bool = True, write: WriteBatch | None = None
     ) -> BatchWriter:
         return writer(
-            self.sink, self._options, self._evidence,
+            self.sink, self.options, self._evidence,
             in_turn=in_turn, transform=self._transform, write=write, shared=self._shared, partition=self._partition,
         )  # fmt: skip
 
@@ -131,7 +131,7 @@ class SinkConsumer(Consumer):
     def for_partition(self, name: str) -> SinkConsumer:
         """The consumer of a partition. It shares the sink with the consumers of other partitions."""
         made = SinkConsumer(
-            self.sink, self._options, self.made_of[2], self._transform, shared=self._shared, partition=name
+            self.sink, self.options, self.made_of[2], self._transform, shared=self._shared, partition=name
         )
         made.only_commands = self.only_commands
         return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -12,9 +12,13 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.sink import Transform
+from ingestd.support.json_pointers import MemberPointer, RecordPointer
+from ingestd.support.member_changes import MemberChanges
+from ingestd.support.names import nearest
 from ingestd.support.pace import Pace
+from ingestd.support.record_head import members_reader
 
-from .options import FilterOptions
+from .options import FilterOptions, TransformOptions
 
 __all__ = ["TYPES", "Filter", "RecordTransform", "Transformed", "check_filter", "make_filter", "make_transform"]
 
@@ -24,31 +28,57 @@ Filter = Callable[[Record], bool]
 TYPES = ("event", "identify", "attribution", "attribution_reversal", "erasure")
 """Types of records. Plugins may append records of other types."""
 
+_OF_CHANNELS = frozenset(["attribution", "attribution_reversal"])
 
-def check_filter(options: FilterOptions, keys: Collection[str], place: str) -> None:
-    """Raises `ConfigError` for an unknown event key, or a type that is probably misspelt, since no record has these.
 
-    `keys` has the known event keys. `place` begins the message: the file and path of the filter.
+def check_filter(options: FilterOptions, keys: Collection[str], channels: Collection[str], place: str) -> None:
+    """Raises `ConfigError` for an unknown event key or channel, or a type that is probably misspelt.
+
+    `keys` and `channels` are the known ones. `place` begins the message: the file and path of the filter.
     """
-    for key in options.keys or ():
-        if key not in keys:
-            near = difflib.get_close_matches(key, sorted(keys), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{place}.keys: there is no event key {key!r}{hint}")
+    for option, what, chosen, known in (
+        ("keys", "event key", options.keys, keys),
+        ("channels", "channel", options.channels, channels),
+    ):
+        for name in chosen or ():
+            if name not in known:
+                near = nearest(name, sorted(known))
+                raise ConfigError(
+                    f"{place}.{option}: there is no {what} {name!r}{f'; did you mean {near}?' if near else ''}"
+                )
     for type_ in options.types or ():
-        near = difflib.get_close_matches(type_, TYPES, n=1, cutoff=0.8)
-        if near and type_ not in TYPES:
-            raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {near[0]}?")
+        close = difflib.get_close_matches(type_, TYPES, n=1, cutoff=0.8)
+        if close and type_ not in TYPES:
+            raise ConfigError(f"{place}.types: there is no type {type_!r}; did you mean {close[0]}?")
+
+
+class _Touchpoint(msgspec.Struct, gc=False):
+    channel: str | None = None
+
+
+class _Derived(msgspec.Struct, gc=False):
+    touchpoint: _Touchpoint | None = None
+
+
+_read_derived = members_reader(_Derived)
+
+
+def _channel(record: Record) -> str | None:
+    """The channel of an attribution or reversal. One without a touchpoint is direct."""
+    touchpoint = _read_derived(record.body).touchpoint
+    return "Direct" if touchpoint is None else touchpoint.channel
 
 
 def make_filter(options: FilterOptions) -> Filter | None:
     """A function that tells whether a record passes, or None if all records pass.
 
-    With `keys`, records without an event key do not pass, except erasures. A receiver of a person's events must also
-    learn of their erasure. `types` can still exclude erasures.
+    `keys` chooses among records with an event key, `channels` among attributions and their reversals. Other records
+    pass if `types` names them. Without `types` only erasures do: who gets a person's records must learn of their
+    erasure.
     """
-    types, keys, tenants = (
-        None if chosen is None else frozenset(chosen) for chosen in (options.types, options.keys, options.tenants)
+    types, keys, channels, tenants = (
+        None if chosen is None else frozenset(chosen)
+        for chosen in (options.types, options.keys, options.channels, options.tenants)
     )
 
     def passes(record: Record) -> bool:
@@ -57,11 +87,18 @@ def make_filter(options: FilterOptions) -> Filter | None:
         envelope = record.envelope()
         if tenants is not None and envelope.tenant not in tenants:
             return False
-        return keys is None or envelope.key in keys or record.type == "erasure"
+        if keys is None and channels is None:
+            return True
+        if channels is not None and record.type in _OF_CHANNELS:
+            return _channel(record) in channels
+        if keys is not None and (envelope.key is not None or record.type == "event"):
+            return envelope.key in keys
+        return types is not None or record.type == "erasure"
 
-    if types is keys is tenants is None:
+    if types is keys is channels is tenants is None:
         return None
-    return passes if keys is not None or tenants is not None else lambda record: record.type in (types or ())
+    is_by_type = keys is channels is tenants is None
+    return passes if not is_by_type else lambda record: record.type in (types or ())
 
 
 _SLICE = 0.0005  # seconds of work after which other tasks get a turn
@@ -82,14 +119,16 @@ class Transformed(NamedTuple):
 class RecordTransform:
     """Applies a transform to the records of a sink. Only the body of a record changes."""
 
-    def __init__(self, name: str, function: Transform) -> None:
+    def __init__(self, name: str, function: Transform, options: TransformOptions | None = None) -> None:
+        """`options` made the function. Without them a plugin did."""
         self._name = name
         self._function = function
+        self._made_of = function if options is None else options
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RecordTransform):
             return NotImplemented
-        return (self._name, self._function) == (other._name, other._function)
+        return (self._name, self._made_of) == (other._name, other._made_of)
 
     def __hash__(self) -> int:
         return hash(self._name)
@@ -125,13 +164,41 @@ class RecordTransform:
         return _encode(changed)
 
 
-def make_transform(name: str | None, known: Mapping[str, Transform], place: str) -> RecordTransform | None:
+def make_transform(
+    given: str | TransformOptions | None, known: Mapping[str, Transform], place: str
+) -> RecordTransform | None:
     """The transform of a sink. Raises `ConfigError` for an unknown name. `place` begins the message."""
-    if name is None:
+    if given is None:
         return None
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    if isinstance(given, TransformOptions):
+        return RecordTransform("of the configuration", _changes(given, place), given)
+    if given not in known:
+        near = difflib.get_close_matches(given, known, n=1)
         names = f"registered: {', '.join(sorted(known))}" if known else "no plugin registers one"
         hint = f"did you mean {near[0]}?" if near else names
-        raise ConfigError(f"{place}: there is no transform {name!r}; {hint}")
-    return RecordTransform(name, known[name])
+        raise ConfigError(f"{place}: there is no transform {given!r}; {hint}")
+    return RecordTransform(given, known[given])
+
+
+def _changes(options: TransformOptions, place: str) -> Transform:
+    names: dict[MemberPointer, str] = {}
+    for text, name in options.rename.items():
+        try:
+            pointer = RecordPointer.parse(text)
+            if pointer.tokens[-1] == "*":
+                raise ValueError("expected one member, not *")
+            if name == "id" and len(pointer.tokens) == 1:
+                raise ValueError("a record keeps its id")
+        except ValueError as error:
+            raise ConfigError(f"{place}.rename: {text}: {error}") from None
+        names[pointer] = name
+    try:
+        changes = MemberChanges(drop=options.drop, hash=options.hash, rename=names, secret=options.secret)
+    except ValueError as error:
+        raise ConfigError(f"{place}.{error}") from None
+
+    def change(record: dict[str, Any]) -> dict[str, Any]:
+        changes.apply(record)
+        return record
+
+    return change

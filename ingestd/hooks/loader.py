@@ -76,6 +76,7 @@ class Plugins:
     stores: Mapping[str, BackendFactory]
     sinks: Mapping[str, type[Sink]]
     transforms: Mapping[str, Transform]
+    channels: frozenset[str]
     consumers: tuple[Consumer, ...]
     intakes: tuple[Intake, ...]
 
@@ -150,6 +151,8 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
 
     register_all(manager, "register_intakes", register_intake)
     transforms: _Offers[Transform] = _Offers("transform", "name", check_transform)
+    channels: list[str] = []
+    register_all(manager, "register_channels", channels.append)
     register_each(manager, "register_transforms", transforms.register_for)
     return Plugins(
         loaded=tuple(_described(plugin, manager, sinks, stores) for plugin in loaded),
@@ -158,6 +161,7 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
         stores=stores.made,
         sinks=sinks.made,
         transforms=transforms.made,
+        channels=frozenset(channels),
         consumers=tuple(consumers),
         intakes=tuple(intakes),
     )

@@ -53,6 +53,7 @@ class EventParser:
         self._check_identity = hooks.check_identity
         self._prepare = hooks.prepare
         self._keys = {key: key for key in validator.keys}  # so that all events share one string of each key
+        self._schema_ids = validator.schema_ids
         self._stored_address = stored_address
         self._timestamp_ignored = reports.timestamp_ignored
         self._unusable_ids = unusable_ids
@@ -139,6 +140,7 @@ class EventParser:
             message.relayed,
             None,
             principal.message_life,
+            self._schema_ids[body["key"]] if is_event and message.has_schema else None,
         )
         if not is_event:
             self._check_identity(event)

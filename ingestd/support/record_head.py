@@ -41,6 +41,7 @@ class RecordHead(msgspec.Struct, rename="camel", frozen=True, gc=False):
     """The visitors of an erasure."""
     order_id: Id = None
     order_event_id: str | None = None
+    schema: str | None = None
     data: msgspec.Raw = NO_MEMBER
     mark: msgspec.Raw = msgspec.field(name="import", default=NO_MEMBER)
 

@@ -24,6 +24,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ingestd.api.events import Record
+from ingestd.api.sink import Digest
 
 from .crashes import killed_after
 from .outages import RefusesNew, deliver_through, of_visitor
@@ -79,6 +80,28 @@ class SinkContract(SinkLife, SinkRepeats):
         """The types of ingestd, and a record of another plugin with only an id and a type."""
         batch = [*self._records(1), *map(placed, make_records_of_every_type()), *self._records(1)]
         await self._assert_comes_through(tmp_path, batch)
+
+    @in_new_loop
+    async def test_the_ids_of_a_time_can_be_compared(self, tmp_path: Path) -> None:
+        """A sink with `can_verify` tells what `ingestd sinks verify` asks, also before a first write, and by itself."""
+        if not self.make_sink(tmp_path).can_verify:
+            skip("the sink has no can_verify")
+        batch = [*self._records(20), *map(placed, make_records_of_every_type())]
+        await self._assert_comes_through(tmp_path, batch)
+        seconds = [each.received_at() // 1000 for each in batch]
+        begin, end, step = (min(seconds) - 5) * 1000, (max(seconds) + 5) * 1000, 2000
+        ids: dict[int, list[str]] = {}
+        for each in batch:
+            ids.setdefault(each.received_at() // step, []).append(str(each.envelope().id))
+        sink = self.make_sink(tmp_path)
+        try:
+            expected = {part: Digest.of(some) for part, some in ids.items()}
+            assert await sink.digests(begin, end, step) == expected
+            assert await sink.digests(begin - 86_400_000, begin, step) == {}
+            assert sorted(await sink.ids(begin, end)) == sorted(itertools.chain(*ids.values()))
+            assert [*await sink.ids(end, end + 3_600_000)] == []
+        finally:
+            await sink.close()
 
     # Repeated writes
 

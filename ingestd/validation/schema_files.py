@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,7 +18,7 @@ import jsonschema_rs
 
 from ingestd.api.errors import ConfigError
 
-__all__ = ["DRAFT", "SchemaFile", "json_pointer", "read_schemas", "shorten"]
+__all__ = ["DRAFT", "SchemaFile", "json_pointer", "read_schemas", "schema_ids", "shorten"]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _MAX_KEY = 100
@@ -70,6 +71,32 @@ def read_schemas(directory: Path | None) -> list[SchemaFile]:
     if directory is not None:
         _check_references(schemas)
     return schemas
+
+
+def schema_ids(files: Iterable[SchemaFile]) -> dict[str, str]:
+    """By event key, 12 hexadecimal digits of a hash of its schema and of all schemas that this one refers to."""
+    files = list(files)
+    texts = {file.uri: json.dumps(file.schema, sort_keys=True) for file in files}
+    return {file.key: _schema_id(file.uri, texts) for file in files if file.key is not None}
+
+
+def _schema_id(uri: str, texts: Mapping[str, str]) -> str:
+    found, left = {uri}, [uri]
+    while left:
+        # A URI in another place than a reference counts too: the hash changes more often than it must.
+        text = texts[left.pop()]
+        new = {name for name in map(_without_fragment, _QUOTED.findall(text)) if name in texts} - found
+        found |= new
+        left += new
+    content = "\n".join(texts[each] for each in sorted(found))
+    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+_QUOTED = re.compile(r'"([A-Za-z][^"\\]*)"')
+
+
+def _without_fragment(reference: str) -> str:
+    return reference.partition("#")[0]
 
 
 def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:

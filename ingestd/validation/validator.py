@@ -30,7 +30,7 @@ from .faults import (
     unexplained,
 )
 from .number_places import NumberPlaces
-from .schema_files import DRAFT, SchemaFile, read_schemas, shorten
+from .schema_files import DRAFT, SchemaFile, read_schemas, schema_ids, shorten
 
 __all__ = ["MAX_DEPTH", "UNREADABLE", "EventSchema", "Validator", "check_depth", "parse_body", "unreadable"]
 
@@ -96,7 +96,7 @@ class Validator:
     """Checks the bodies of events and identify requests. `Validator.load` makes it.
 
     `keys` has the known event keys. `schemas` describes each of them, in the order of the files. `sources` has all
-    schema files, so that a reload can see whether they have changed.
+    schema files, so that a reload can see whether they have changed. `schema_ids` has the hash of each key's schema.
     """
 
     def __init__(self, files: Iterable[SchemaFile]) -> None:
@@ -118,6 +118,7 @@ class Validator:
             EventSchema(key, str(file.schema.get("description", "")), file.file, file.builtin)
             for key, file in events.items()
         )
+        self.schema_ids = schema_ids(files)
         self._uris = {key: file.uri for key, file in events.items()}
         self._number_places = NumberPlaces({file.uri: file.schema for file in files})
         self._envelope = Envelope(self._compile({"$ref": "urn:ingestd:definition:event"}))

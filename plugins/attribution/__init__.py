@@ -116,6 +116,11 @@ class AttributionPlugin:
         register(self._consumer)
 
     @hookimpl
+    def register_channels(self, register: Callable[[str], None]) -> None:
+        for channel in self._rules.channels.names:
+            register(channel)
+
+    @hookimpl
     def register_commands(self, commands: Commands) -> None:
         register_attribution_commands(commands, self._rules.channels)
         register_reports(commands, self._report_rules)

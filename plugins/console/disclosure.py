@@ -31,7 +31,7 @@ _OWN_NAMES = frozenset([
 ])  # fmt: skip
 """Names that plugins, intakes and the browser client give, and that no schema declares."""
 
-_GIVEN = frozenset(["id", "type", "tenant", "endpoint", "signed", "receivedAt", "sessionIsNew", "linked"])
+_GIVEN = frozenset(["id", "type", "tenant", "endpoint", "signed", "receivedAt", "sessionIsNew", "linked", "schema"])
 """The members of a record whose values the daemon gives."""
 
 _TYPES: Mapping[type, str] = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}

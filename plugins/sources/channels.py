@@ -153,6 +153,11 @@ class Channels:
             self._own.append((rule.name.strip(), expressions))
         self._recall = lru_cache(_REMEMBERED)(self._find)
 
+    @property
+    def names(self) -> Sequence[str]:
+        """All channels, the shop's own first."""
+        return [*dict.fromkeys([*(name for name, _ in self._own), *(name for name, *_ in _DEFAULTS), "Unassigned"])]
+
     def of(self, source: str | None, medium: str | None, name: str | None) -> str:
         """The channel of a source, medium and name of a campaign. "Unassigned" if no rule takes them."""
         return self._recall(source, medium, name)[0]

@@ -1,14 +1,15 @@
-"""An extension: the commands that move, mend and remove data: export, import, copy, compare, backup, forget."""
+"""An extension: the commands that read, move, mend and remove data: export, import, schemas, copy, backup, forget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ingestd.api import hookimpl
-from ingestd.cli.command_line import JSON, Command, CommandLine
+from ingestd.cli.command_line import JSON, JSON_LINES, Command, CommandLine
 
 from .arguments import (
     add_backup_arguments,
+    add_catalogue_arguments,
     add_compare_arguments,
     add_copy_arguments,
     add_export_arguments,
@@ -16,6 +17,8 @@ from .arguments import (
     add_import_arguments,
     add_place_arguments,
     add_restore_arguments,
+    add_schema_check_arguments,
+    add_verify_arguments,
     add_webhook_arguments,
 )
 
@@ -27,6 +30,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
+    commands.describe("schemas", "compare what callers send with the schemas")
     commands.describe("events", "write the stored events to standard output, or store events of files")
     commands.describe("webhooks", "try the webhooks of platforms")
 
@@ -43,6 +47,22 @@ def _commands() -> Iterator[Command]:
         add_export_arguments,
     )
     yield Command(
+        "schemas check",
+        f"{__name__}.contracts.check:check_schemas",
+        "name the stored events that the schemas of the configuration would refuse, and exit 1 if there are any",
+        ["ingestd schemas check --against 7d", "ingestd schemas check --against 1d --config new.toml --json"],
+        add_schema_check_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "schemas catalogue",
+        f"{__name__}.contracts.catalogue:catalogue",
+        "show each event key and member that callers have sent, with types and masked examples",
+        ["ingestd schemas catalogue", 'ingestd schemas catalogue --since 30d --key "Order Completed" --json'],
+        add_catalogue_arguments,
+        json=JSON_LINES,
+    )
+    yield Command(
         "events import",
         f"{__name__}.importing.command:import_events",
         "store the records and messages of files, each once",
@@ -51,6 +71,17 @@ def _commands() -> Iterator[Command]:
             "ingestd events import archive/ --format segment --tenant shop --state --errors faults.jsonl",
         ],
         add_import_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "sinks verify",
+        f"{__name__}.verifying.command:verify",
+        "ask a sink's destination for its records of some time, and name what is missing or too many",
+        [
+            "ingestd sinks verify warehouse --since 7d",
+            "ingestd sinks verify warehouse --since 1h --json",
+        ],
+        add_verify_arguments,
         json=JSON,
     )
     copy = f"ingestd store copy --from {_SQLITE} --to {_REDIS}"

@@ -10,9 +10,10 @@ from ingestd.delivery.transforms import TYPES
 from ingestd.support.names import check_name
 
 __all__ = [
-    "add_backup_arguments", "add_compare_arguments", "add_copy_arguments", "add_export_arguments",
-    "add_forget_arguments", "add_import_arguments", "add_place_arguments", "add_restore_arguments",
-    "add_webhook_arguments",
+    "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
+    "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_place_arguments",
+    "add_restore_arguments", "add_schema_check_arguments",
+    "add_verify_arguments", "add_webhook_arguments",
 ]  # fmt: skip
 
 
@@ -43,6 +44,31 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=_count, help="end after N records")
     parser.add_argument("--follow", action="store_true", help="continue with new records until Ctrl-C")
     parser.set_defaults(fail=parser.error)
+
+
+def add_schema_check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--against", metavar="TIME", type=since, required=True,
+        help="try the events received then or later: an RFC 3339 time, or an age such as 7d",
+    )  # fmt: skip
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the sink, as in [sinks.NAME]")
+    parser.add_argument(
+        "--since", metavar="TIME", type=since, required=True,
+        help="compare records received then or later: an RFC 3339 time, or an age such as 7d",
+    )  # fmt: skip
+
+
+def add_catalogue_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--since", metavar="TIME", type=since, default=0,
+        help="only events received then or later: an RFC 3339 time, or an age such as 7d",
+    )  # fmt: skip
+    parser.add_argument(
+        "--key", dest="keys", action="append", default=[], metavar="KEY", help="only this event key; may be given again"
+    )
 
 
 def add_import_arguments(parser: argparse.ArgumentParser) -> None:

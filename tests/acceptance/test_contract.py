@@ -33,7 +33,7 @@ COMMON_MEMBERS = {
     "id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "anonymousId", "userId", "sessionId",
     "sessionIsNew", "dispatchId", "messageId", "context", "extra",
 }  # fmt: skip
-MEMBERS = {"event": COMMON_MEMBERS | {"key", "data"}, "identify": COMMON_MEMBERS | {"traits", "linked"}}
+MEMBERS = {"event": COMMON_MEMBERS | {"key", "data", "schema"}, "identify": COMMON_MEMBERS | {"traits", "linked"}}
 
 
 @dataclass
@@ -188,6 +188,8 @@ def test_a_record_has_the_members_of_the_contract(site: Site, endpoint: str, vis
     del record["id"]
     if kind == "identify":
         assert record.pop("linked") is True
+    else:
+        assert re.fullmatch("[0-9a-f]{12}", record.pop("schema"))
     assert record == {
         "type": kind,
         "tenant": "shop",
@@ -210,6 +212,7 @@ def test_omitted_members_are_stored_as_null_or_empty(site: Site, endpoint: str, 
     assert set(record) == MEMBERS[kind]
     assert record["timestamp"] == record["receivedAt"]
     del record["id"], record["timestamp"], record["receivedAt"]
+    record.pop("schema", None)
     assert record == {
         "type": kind, "tenant": "shop", "endpoint": endpoint, "signed": endpoint == "customer-events",
         "anonymousId": visitor, "userId": None,
@@ -243,6 +246,7 @@ def test_callers_cannot_set_members_of_records_by_their_own_fields(site: Site, e
         "sessionIsNew": "yes",
         "signed": "yes",
         "linked": True,
+        "schema": "none",
         "extra": {"extra": {"tenant": "other-shop"}},
         "decidedAt": "2020-01-01T00:00:00.000Z",
         "position": -1,

@@ -128,7 +128,7 @@ def test_a_blanked_record_keeps_its_counted_members_and_an_erasure_names_the_per
         "  touches        0",
     ]
     blanked, identified, erasure = shop.stored()
-    kept = ("id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew")
+    kept = ("id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "schema")
     nulls = dict.fromkeys(("anonymousId", "userId", "sessionId", "dispatchId", "messageId"))
     assert blanked == {
         **{name: event[name] for name in kept}, **nulls, "data": {}, "context": {}, "extra": {}, "erased": True,

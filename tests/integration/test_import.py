@@ -76,7 +76,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def unmarked(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name not in {"endpoint", "import"}}
+    return {name: value for name, value in record.items() if name not in {"endpoint", "import", "schema"}}
 
 
 def is_repeated(record: dict[str, Any], kept: Sequence[dict[str, Any]]) -> bool:

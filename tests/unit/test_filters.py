@@ -1,4 +1,4 @@
-"""Filters of a sink: by type, event key and tenant. Erasures pass filters by event key."""
+"""Filters of a sink: by type, event key, channel and tenant. Erasures pass filters by event key and channel."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def filter_of(**options: Any) -> Filter:
 VIEW, ORDER = (record(tenant="shop", key=key) for key in ("Page View", "Order Completed"))
 IDENTIFY = record("identify", tenant="shop", userId="u")
 ATTRIBUTION = record("attribution", tenant="shop", orderId="o")
+PAID = record("attribution", tenant="shop", touchpoint={"channel": "Paid Search"})
 ERASURE = record("erasure", tenant="shop", userId="u", anonymousIds=["v"])
 OTHERS = record(tenant="other", key="Page View")
 EVERY = {
@@ -38,6 +39,7 @@ EVERY = {
     "order": ORDER,
     "identify": IDENTIFY,
     "attribution": ATTRIBUTION,
+    "paid": PAID,
     "erasure": ERASURE,
     "other's": OTHERS,
 }
@@ -52,15 +54,26 @@ def test_without_a_filter_no_record_is_decoded() -> None:
     [
         ({"types": ("event",)}, {"view", "order", "other's"}),
         ({"types": ("event", "erasure")}, {"view", "order", "other's", "erasure"}),
-        ({"types": ("identify", "attribution")}, {"identify", "attribution"}),
-        ({"tenants": ("shop",)}, {"view", "order", "identify", "attribution", "erasure"}),
+        ({"types": ("identify", "attribution")}, {"identify", "attribution", "paid"}),
+        ({"tenants": ("shop",)}, {"view", "order", "identify", "attribution", "paid", "erasure"}),
         ({"tenants": ("other",)}, {"other's"}),
         ({"tenants": ("shop", "other")}, {*EVERY}),
         # A sink that gets a person's events also gets their erasure, unless its `types` are without erasures.
         ({"keys": ("Page View",)}, {"view", "other's", "erasure"}),
         ({"keys": ("Page View", "Order Completed")}, {"view", "order", "other's", "erasure"}),
         ({"keys": ("Page View",), "types": ("event",)}, {"view", "other's"}),
-        ({"keys": ("Page View",), "types": ("event", "identify", "erasure")}, {"view", "other's", "erasure"}),
+        (
+            {"keys": ("Page View",), "types": ("event", "identify", "erasure")},
+            {"view", "other's", "identify", "erasure"},
+        ),
+        # An order with its attribution: keys limit events only.
+        ({"keys": ("Order Completed",), "types": ("event", "attribution")}, {"order", "attribution", "paid"}),
+        ({"channels": ("Paid Search",)}, {"paid", "erasure"}),
+        ({"channels": ("Direct",)}, {"attribution", "erasure"}),
+        ({"keys": ("Order Completed",), "channels": ("Paid Search",)}, {"order", "paid", "erasure"}),
+        ({"types": ("event", "attribution"), "channels": ("Paid Search",)}, {"view", "order", "other's", "paid"}),
+        ({"types": ("identify",), "channels": ("Paid Search",)}, {"identify"}),
+        ({"types": ("attribution",), "channels": ()}, set()),
         ({"keys": ("Page View",), "tenants": ("shop",)}, {"view", "erasure"}),
         ({"keys": ("Page View",), "tenants": ("other",)}, {"other's"}),
         ({"keys": ("Order Completed",), "tenants": ("other",)}, set()),
@@ -131,7 +144,7 @@ def test_each_option_only_excludes_records(
     expected = (
         (types is None or type in types)
         and (tenants is None or tenant in tenants)
-        and (keys is None or key in keys or type == "erasure")
+        and (keys is None or key in keys if key is not None else keys is None or types is not None or type == "erasure")
     )
     assert passes(record(type, key=key, tenant=tenant)) is expected
 
@@ -141,13 +154,14 @@ def test_each_option_only_excludes_records(
     [
         ({"keys": ("Page Veiw",)}, "out.keys: there is no event key 'Page Veiw'; did you mean Page View?"),
         ({"keys": ("Page View", "zzz")}, "out.keys: there is no event key 'zzz'"),
+        ({"channels": ("paid serch",)}, "out.channels: there is no channel 'paid serch'; did you mean Paid Search?"),
         ({"types": ("events",)}, "out.types: there is no type 'events'; did you mean event?"),
         ({"types": ("event", "erasures")}, "out.types: there is no type 'erasures'; did you mean erasure?"),
     ],
 )
 def test_an_impossible_filter_is_refused_with_the_nearest_name(options: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        check_filter(FilterOptions(**options), KEYS, "out")
+        check_filter(FilterOptions(**options), KEYS, ["Paid Search", "Direct"], "out")
     assert str(raised.value) == message
 
 
@@ -160,5 +174,5 @@ def test_an_impossible_filter_is_refused_with_the_nearest_name(options: Any, mes
     ],
 )
 def test_a_possible_filter_is_accepted(options: Any) -> None:
-    check_filter(FilterOptions(**options), KEYS, "out")
+    check_filter(FilterOptions(**options), KEYS, ["Paid Search", "Direct"], "out")
     assert (make_filter(FilterOptions(**options)) is None) == (options == {})

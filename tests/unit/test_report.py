@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,22 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
         for secret in ("pass/w%40rd", "t0k3n", "deep", "in a table"):
             assert secret not in shown
         assert "https://user:***@host/?token=*** and *** ***" in shown
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("shop", "s3://shop-lake/events, shop.jsonl, /var/shop/a, shopping", ...),
+        ("shop", "'shop', key=shop.", "'***', key=***."),
+        ("production", "production-lake", ...),
+        ("0123456789abcdef", "x0123456789abcdef-", "x***-"),
+    ],
+)
+def test_no_part_of_a_word_is_masked(secret: str, text: str, shown: Any) -> None:
+    report = Report("a.toml")
+    report.hide({"access_key": Secret(secret)})
+    report.add("sinks", [CheckResult("lake", text)])
+    assert (report.facts()["sinks"][0]["text"]) == (text if shown is ... else shown)
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])

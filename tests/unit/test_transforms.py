@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from ingestd.api import times
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Envelope, Record
-from ingestd.api.options import Duration
+from ingestd.api.options import Duration, read_options
 from ingestd.api.sink import Sink, Transform
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.dead_letters import read_letters
@@ -142,6 +144,69 @@ def test_an_unknown_transform_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="there is no transform 'z'; no plugin registers one"):
         make_transform("z", {}, "x.transform")
     assert make_transform(None, known, "x.transform") is None
+
+
+SECRET = "a secret of sixteen and more"
+
+
+def declared(**table: Any) -> RecordTransform:
+    table = {"type": "kept", "transform": table}
+    options = read_options(SinkOptions, table, path="sinks.x", source="f", base=Path("/"))
+    made = make_transform(options.transform, {}, "f: sinks.x.transform")
+    assert made is not None
+    return made
+
+
+def hashed(text: str) -> str:
+    return hmac.new(SECRET.encode(), text.encode(), "sha256").hexdigest()
+
+
+def test_members_are_dropped_then_hashed_then_renamed_as_the_record_has_them() -> None:
+    value = {
+        "id": "1", "userId": "u", "anonymousId": "v", "anonymousIds": ["v", "w"],
+        "data": {"a": 1, "b": 2, "c": {"d": 3}}, "touchpoint": {"anonymousId": "v"},
+        "context": {"ip": "1.2.3.4", "traits": {"email": "e"}}, "list": [5, {"x": 6}],
+    }  # fmt: skip
+    transform = declared(
+        drop=["/context/ip", "/none/x"],
+        hash=["/traits/email", "/anonymousId"],
+        secret=SECRET,
+        rename={"/data/a": "b", "/data/b": "a", "/data/c": "e", "/data/c/d": "f", "/userId": "user", "/list/1": "y"},
+    )
+    found = asyncio.run(transform.apply([Record("event", 0, json.dumps(value).encode(), 1)])).records[0].decode()
+    assert found == {
+        "id": "1", "user": "u", "anonymousId": hashed("v"), "anonymousIds": [hashed("v"), hashed("w")],
+        "data": {"b": 1, "a": 2, "e": {"f": 3}}, "touchpoint": {"anonymousId": hashed("v")},
+        "context": {"traits": {"email": hashed("e")}}, "list": [5, {"x": 6}],
+    }  # fmt: skip
+    assert declared(drop=["/data/a"]) == declared(drop=["/data/a"]) != declared(drop=["/data/b"])
+
+
+@pytest.mark.parametrize("body", [b"[1]", b'"text"', b"7"])
+def test_a_record_that_is_no_object_is_at_fault_itself(body: bytes) -> None:
+    found = asyncio.run(declared(drop=["/data/a"]).apply([Record("shop:odd", 0, body, 1), *make_records(1)]))
+    assert [*found.reasons] == [0]
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"drop": ["/id"]}, "transform.drop[0]: expected another member than the id"),
+        ({"drop": ["/*"]}, "transform.drop[0]: expected another member than the id"),
+        ({"drop": ["/trait/email"]}, "no record has trait; did you mean /traits/email?"),
+        ({"hash": ["/userId"]}, "transform.secret: must be given"),
+        ({"hash": ["/userId"], "secret": "hunter2"}, "transform.secret: expected at least 16 characters"),
+        ({"rename": {"/data/*": "x"}}, "transform.rename: /data/*: expected one member"),
+        ({"rename": {"/userId": "id"}}, "transform.rename: /userId: a record keeps its id"),
+        ({"rename": {"data": "x"}}, "transform.rename: data: expected a JSON pointer"),
+        ({"dorp": []}, "sinks.x.transform.dorp: unknown option; did you mean sinks.x.transform.drop?"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_with_its_place(table: Any, told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        declared(**table)
+    assert told in str(error.value)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,9 @@ def read_options(
             raise unknown_option(place(where), where, [f"{path}.{known}" for known in fields])
         wanted = types[name]
         several: Any = get_args(wanted)[0] if get_origin(wanted) is tuple else None
-        if _is_options(wanted) and isinstance(value, dict):
-            values[name] = read_options(wanted, value, path=where, source=place, base=base)
+        nested: Any = next(filter(_is_options, (wanted, *get_args(wanted))), None) if several is None else None
+        if nested is not None and isinstance(value, dict):
+            values[name] = read_options(nested, value, path=where, source=place, base=base)
         elif _is_options(several) and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             values[name] = tuple(
                 read_options(several, each, path=f"{where}[{index}]", source=place, base=base)

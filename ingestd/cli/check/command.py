@@ -43,14 +43,15 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     report = Report(config.source)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
-    keys, found = _schemas(config)
+    validator, found = _schemas(config)
+    keys = None if validator is None else validator.keys
     report.add("plugins", [*_plugins(plugins), *_intake_faults(config, plugins, keys)])
     report.add("schemas", [found])
     sinks, faults = _make_sinks(config, plugins, keys)
     report.hide([consumer.sink.options for consumer in sinks])
     faulty = {PREFIX + finding.name for finding in faults}
     report.add("store", show_risks(url_risks(config)))
-    pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
+    pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty, validator=validator)
     risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
     report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks)), *risks])
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
@@ -109,15 +110,16 @@ def _intake_faults(config: Config, plugins: Plugins, keys: frozenset[str] | None
         yield fault("intakes", error)
 
 
-def _schemas(config: Config) -> tuple[frozenset[str] | None, CheckResult]:
-    """The event keys, or None after a fault."""
+def _schemas(config: Config) -> tuple[Validator | None, CheckResult]:
+    """The schemas, or None after a fault."""
     try:
-        keys = Validator.load(config.schemas.directory).keys
+        validator = Validator.load(config.schemas.directory)
     except ConfigError as error:
         return None, fault("event keys", error)
     directory = config.schemas.directory
     own = f", including those in {directory}" if directory is not None else ""
-    return keys, CheckResult("event keys", f"{len(keys)} event keys{own}", facts={"count": len(keys)})
+    count = len(validator.keys)
+    return validator, CheckResult("event keys", f"{count} event keys{own}", facts={"count": count})
 
 
 def _make_sinks(
@@ -127,7 +129,10 @@ def _make_sinks(
     for name, table in config.sink_tables.items():
         try:
             sink_class = plugins.sinks[table["type"]]
-            made.append(make_sink_consumer(name, table, sink_class, config, keys, transforms=plugins.transforms))
+            transforms, channels = plugins.transforms, plugins.channels
+            made.append(
+                make_sink_consumer(name, table, sink_class, config, keys, transforms=transforms, channels=channels)
+            )
         except ConfigError as error:
             faults.append(fault(name, error))
     return made, faults

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.api.options import Options, Secret, Url
+from ingestd.support.masking import mask
 from ingestd.support.terminal import printable, table
 
 __all__ = ["Report"]
@@ -28,8 +29,6 @@ class Report:
     def hide(self, options: object) -> None:
         """Mask the secrets among these options in later results: errors may quote them."""
         for secret in _secrets(options):
-            if not secret.strip():  # an empty default would match between any two characters
-                continue
             self._masks[secret] = secret.masked
             if isinstance(secret, Url) and (password := urlsplit(secret).password):
                 self._masks[password] = "***"
@@ -37,7 +36,7 @@ class Report:
     def add(self, group: str, findings: Iterable[CheckResult]) -> None:
         found = self._groups.setdefault(group, [])
         for each in findings:
-            text = printable(" ".join(self._masked(each.text).split()))
+            text = printable(" ".join(mask(each.text, self._masks).split()))
             found.append(each._replace(text=text, facts=self._masked_facts(each.facts)))
 
     @property
@@ -96,14 +95,8 @@ class Report:
             if each.status in statuses
         ]
 
-    def _masked(self, text: str) -> str:
-        # The longest first: a URL before its password.
-        for secret in sorted(self._masks, key=len, reverse=True):
-            text = text.replace(secret, self._masks[secret])
-        return text
-
     def _masked_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self._masked(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        return {name: mask(fact, self._masks) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def _secrets(value: object) -> Iterator[Secret]:

@@ -16,12 +16,14 @@ from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNe
 from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
+from ingestd.daemon import schema_trial
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
 from ingestd.storage.copy_mark import refuse_unfinished
 from ingestd.storage.placements import unfinished
 from ingestd.storage.store_loss import CURE
+from ingestd.validation.validator import Validator
 
 from .report import Report
 from .state import look_at_state
@@ -33,12 +35,22 @@ _LATE = 5 * 60_000
 _CLOCK_SLACK = 5_000
 """Milliseconds that the newest record may be ahead of the clock: clocks of machines differ."""
 _NEARLY_FULL = 0.9
+_TRIAL = 2.0
+"""Seconds for which schemas are tried on the newest events."""
 
 
 async def look_at_store(
-    report: Report, config: Config, plugins: Plugins, consumers: Iterable[Consumer], faulty: Collection[str]
+    report: Report,
+    config: Config,
+    plugins: Plugins,
+    consumers: Iterable[Consumer],
+    faulty: Collection[str],
+    *,
+    validator: Validator | None,
 ) -> int | None:
-    """Add the groups store, journal, consumers and clock. Returns the process of the daemon that has the store.
+    """Add the groups store, journal, consumers and clock, and stored events that the schemas refuse.
+
+    Returns the process of the daemon that has the store.
 
     `faulty` are the names of consumers whose sections have faults. The group sinks reports these faults.
     """
@@ -62,6 +74,8 @@ async def look_at_store(
             report.add("journal", _sizes(partitions, config.journal, now))
             there = [each for each in backends.partitions if each.name not in missing]
             report.add("journal", await look_at_state(there, config))
+            if validator is not None:
+                report.add("schemas", await schema_trial.warnings(validator, there, _TRIAL))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
             lags = [lag for each in partitions for lag in await _lags(each, now)]

@@ -10,7 +10,7 @@ record. Otherwise it finds the faulty records by the row that the server names, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +21,10 @@ from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.options import Options, Secret, Url, has_credentials, password_in_clear
 from ingestd.api.record_batch import Batch, batch_token
-from ingestd.api.sink import Sink
+from ingestd.api.sink import Digest, Sink
 
 from ..columns import DataRefused, sift
+from . import verification
 
 if TYPE_CHECKING:
     from .client import Server
@@ -55,6 +56,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 class ClickHouseSink(Sink):
     Options = ClickHouseOptions
+    can_verify = True
     stable_batches = True
 
     def __init__(self, name: str, options: ClickHouseOptions) -> None:
@@ -100,6 +102,12 @@ class ClickHouseSink(Sink):
 
     async def check(self) -> None:
         await self._table.check(self._server)
+
+    async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        return await verification.read_digests(self._server, self._table, begin, end, step)
+
+    async def ids(self, begin: int, end: int) -> Sequence[str]:
+        return await verification.read_ids(self._server, self._table, begin, end)
 
     async def _current_layout(self) -> Layout:
         """The layout of the table, which is created if it is missing."""

@@ -11,7 +11,7 @@ Compressing and storing block, so they are done on a thread. Failures of the sto
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, Url, remote_host
-from ingestd.api.sink import Sink, Span
+from ingestd.api.sink import Digest, Sink, Span
 
 from ..columns import make_rows
 
@@ -66,6 +66,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 class ParquetSink(Sink):
     Options = ParquetOptions
     buffering = True
+    can_verify = True
 
     def __init__(self, name: str, options: ParquetOptions) -> None:
         super().__init__(name, options)
@@ -132,6 +133,28 @@ class ParquetSink(Sink):
 
     async def check(self) -> None:
         await self._do(self._lake.check)
+
+    async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        found: dict[int, Digest] = {}
+
+        def read() -> None:
+            self._lake.open()
+            for id_, at in self._lake.received(begin, end):
+                count, total = found.get(at // step, (0, 0))
+                found[at // step] = Digest(count + 1, (total + Digest.number_of(id_)) % (1 << 64))
+
+        await self._do(read)
+        return found
+
+    async def ids(self, begin: int, end: int) -> Sequence[str]:
+        found: list[str] = []
+
+        def read() -> None:
+            self._lake.open()
+            found.extend(id_ for id_, _ in self._lake.received(begin, end))
+
+        await self._do(read)
+        return found
 
     async def close(self) -> None:
         await self._job_done()

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from pyarrow import fs
 
 from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.support.durable_files import sync
+from ingestd.support.masking import mask
 
 from .rows import SCHEMA
 
@@ -160,7 +162,7 @@ class Lake:
 
     def __init__(self, folder: Folder, hidden: Collection[str]) -> None:
         self._folder = folder
-        self._hidden = sorted(filter(None, hidden), key=len, reverse=True)
+        self._hidden = dict.fromkeys(hidden, "***")
         """Texts that no message may contain."""
 
     def open(self) -> None:
@@ -188,6 +190,27 @@ class Lake:
                     with self._opened(f"{folder}/{name}") as file:
                         found.update(pq.read_table(file, columns=["id"])["id"].to_pylist())
         return found
+
+    def received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        """The id and the time of receipt of each record received in this time, in milliseconds."""
+        with self._told():
+            for type_ in self._folders("", "type="):
+                for date in self._folders(type_, "date="):
+                    day = datetime.fromisoformat(f"{date.removeprefix('date=')}T00:00:00+00:00").timestamp() * 1000
+                    if day < end and day + 86_400_000 > begin:
+                        for name in self._files(f"{type_}/{date}"):
+                            yield from self._received(f"{type_}/{date}/{name}", begin, end)
+
+    def _received(self, path: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        with self._opened(path) as opened:
+            for batch in pq.ParquetFile(opened).iter_batches(columns=["id", "received_at"]):
+                times = batch["received_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+                for id_, at in zip(batch["id"].to_pylist(), times.to_pylist(), strict=True):
+                    if begin <= at < end:
+                        yield id_, at
+
+    def _folders(self, folder: str, prefix: str) -> list[str]:
+        return sorted(name for name in self._folder.names(folder) if name.startswith(prefix))
 
     def _files(self, folder: str) -> list[str]:
         return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet"))
@@ -217,10 +240,7 @@ class Lake:
         try:
             yield
         except (OSError, pa.ArrowException, ValueError) as error:
-            text = reason_of(error)
-            for secret in self._hidden:
-                text = text.replace(secret, "***")
-            raise SinkRetry(text) from None
+            raise SinkRetry(mask(reason_of(error), self._hidden)) from None
 
 
 def _compare(path: str, found: pa.Schema) -> None:

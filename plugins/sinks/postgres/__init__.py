@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
@@ -24,13 +24,14 @@ from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, is_local, remote_host
-from ingestd.api.sink import Sink
+from ingestd.api.sink import Digest, Sink
 
 from ..columns import DataRefused, make_rows, sift
 from .client import connect, disconnect
 from .errors import told
 from .rows import Row, copy, new_rows, row_of
 from .table import Table
+from .verification import read_digests, read_ids
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
@@ -83,6 +84,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 
 class PostgresSink(Sink):
     Options = PostgresOptions
+    can_verify = True
 
     def __init__(self, name: str, options: PostgresOptions) -> None:
         super().__init__(name, options)
@@ -133,6 +135,23 @@ class PostgresSink(Sink):
             connection = await self._connect()
             try:
                 await self._table.check(connection)
+            finally:
+                await disconnect(connection)
+
+    async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        async with self._reading() as connection:
+            return await read_digests(connection, self._table, begin, end, step)
+
+    async def ids(self, begin: int, end: int) -> Sequence[str]:
+        async with self._reading() as connection:
+            return await read_ids(connection, self._table, begin, end)
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Any]:
+        with told(with_rows=False):
+            connection = await self._connect()
+            try:
+                yield connection
             finally:
                 await disconnect(connection)
 

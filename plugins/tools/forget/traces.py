@@ -19,9 +19,10 @@ __all__ = ["ERASURE", "Traces", "blanked"]
 ERASURE = "erasure"
 
 _FROM_CALLERS = frozenset(["event", "identify"])
-_KEPT = frozenset(
-    ["id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked", "import"]
-)
+_KEPT = frozenset([
+    "id", "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "sessionIsNew", "linked", "import",
+    "schema",
+])  # fmt: skip
 _CONTENT = frozenset(["data", "context", "extra", "traits"])
 _IDS = ("anonymousId", "userId", "sessionId", "dispatchId", "messageId", "clickId")
 _ALWAYS = sys.maxsize  # a position after every record

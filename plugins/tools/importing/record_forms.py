@@ -59,6 +59,8 @@ class ReceivedRecord(msgspec.Struct, rename="camel", forbid_unknown_fields=True,
     linked: bool | None = None
     erased: bool = False
     mark: ImportMark | None = msgspec.field(name="import", default=None)
+    schema: str | None = None
+    """The schema that the event met first. It has to meet the present one."""
 
     @property
     def origin(self) -> str:

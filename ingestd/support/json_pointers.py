@@ -7,9 +7,15 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["ROOTS", "Change", "MemberPointer", "change_members"]
+__all__ = ["ROOTS", "Change", "MemberPointer", "RecordPointer", "change_members"]
 
 ROOTS = ("data", "traits", "context", "extra")
+_MEMBERS = (
+    *ROOTS, "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "anonymousId", "anonymousIds",
+    "userId", "sessionId", "sessionIsNew", "dispatchId", "messageId", "linked", "import", "schema",
+    "decidedAt", "orderId", "orderAt", "orderEventId", "model", "value", "touchpoint", "touchpoints", "credits",
+    "attributionId", "reason", "cause",
+)  # fmt: skip
 _INDEX = re.compile("0|[1-9][0-9]*")
 
 
@@ -22,37 +28,51 @@ class MemberPointer(str):
     def parse(cls, text: Any) -> MemberPointer:
         """Raises `ValueError`."""
         expected = "expected a JSON pointer below /data, /traits, /context or /extra, such as /data/card"
-        if not isinstance(text, str) or not text.startswith("/"):
-            raise ValueError(expected)
-        root, *tokens = text[1:].split("/")
+        root, *tokens = _tokens(text, expected)
         if root not in ROOTS:
             near = get_close_matches(root, ROOTS, n=1)
             hint = f"; did you mean {'/'.join(['', near[0], *tokens])}?" if near else ""
             raise ValueError(f"{expected}{hint}")
         if not tokens:
             raise ValueError(f"{expected}; {text}/* stands for everything in {text}")
-        if re.search("~(?![01])", text):
-            raise ValueError("expected a JSON pointer, in which ~0 stands for ~ and ~1 for /")
         return cls(text)
 
     @property
-    def root(self) -> str:
-        """The member of the record that the pointer starts in."""
-        return self.split("/", 2)[1]
-
-    @property
     def tokens(self) -> tuple[str, ...]:
-        """The names after the root, unescaped."""
-        return tuple(token.replace("~1", "/").replace("~0", "~") for token in self.split("/")[2:])
+        """The names from the record on, unescaped."""
+        return tuple(token.replace("~1", "/").replace("~0", "~") for token in self[1:].split("/"))
 
     def meets(self, other: MemberPointer) -> bool:
         """Whether both pointers may name the same member."""
         mine, others = self.tokens, other.tokens
-        return (
-            self.root == other.root
-            and len(mine) == len(others)
-            and all(one == another or "*" in {one, another} for one, another in zip(mine, others, strict=True))
+        return len(mine) == len(others) and all(
+            one == another or "*" in {one, another} for one, another in zip(mine, others, strict=True)
         )
+
+
+class RecordPointer(MemberPointer):
+    """A JSON pointer to any member of a record but its id, such as `/userId` or `/touchpoint/name`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: Any) -> RecordPointer:
+        """Raises `ValueError`. A record of a plugin may have any members, so only a near miss is refused."""
+        root, *tokens = _tokens(text, "expected a JSON pointer into the record, such as /traits/email")
+        if root in {"*", "id"}:
+            raise ValueError("expected another member than the id, which must stay")
+        near = get_close_matches(root, _MEMBERS, n=1, cutoff=0.8)
+        if near and root not in _MEMBERS:
+            raise ValueError(f"no record has {root}; did you mean {'/'.join(['', near[0], *tokens])}?")
+        return cls(text)
+
+
+def _tokens(text: Any, expected: str) -> list[str]:
+    if not isinstance(text, str) or not text.startswith("/"):
+        raise ValueError(expected)
+    if re.search("~(?![01])", text):
+        raise ValueError("expected a JSON pointer, in which ~0 stands for ~ and ~1 for /")
+    return text[1:].split("/")
 
 
 Change = Callable[[Any, Any], None]

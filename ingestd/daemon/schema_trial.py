@@ -1,0 +1,158 @@
+"""Tries schemas on events of the journal, so that a breaking change is known before callers are refused."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ingestd.api import times
+from ingestd.api.backend import Partition
+from ingestd.api.check_result import CheckResult
+from ingestd.api.errors import BadRequest, UnknownKey
+from ingestd.api.events import Endpoint, Record
+from ingestd.api.journal import Journal
+from ingestd.support.json_text import decode_json
+from ingestd.support.pace import Pace
+from ingestd.support.record_head import read_head
+from ingestd.validation.fault_budget import FaultBudget
+from ingestd.validation.validator import Validator
+
+__all__ = ["Refusal", "Trial", "try_schemas", "warnings"]
+
+_PAGE = 200
+_SLICE = 0.002  # seconds of work after which other tasks get a turn
+_MOST_REFUSALS = 1_000  # kinds: a caller may choose names, and so pointers
+_SHOWN = 3
+_WEEK = 7 * 86_400_000
+_INDEX = re.compile(r"/[0-9]+(?=/|\Z)")
+
+
+class Refusal(NamedTuple):
+    """A fault that events of a key have by these schemas."""
+
+    key: str
+    pointer: str
+    """A JSON pointer into the body, with `*` for the index of any element."""
+    message: str
+
+
+class Trial:
+    """What became of the events. An event may have several faults."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        """The events that were tried, by key."""
+        self.refused: Counter[str] = Counter()
+        """Those that these schemas refuse."""
+        self.refusals: Counter[Refusal] = Counter()
+        """The refused events with each fault. Beyond a thousand faults, further ones are not told apart."""
+        self.is_whole = True
+        """Whether all events of the time were tried."""
+        self.current: set[str] = set()
+        """Keys whose newest event has met these very schemas, so that they are in force already."""
+
+    def add(self, key: str, faults: Sequence[tuple[str, str]]) -> None:
+        self.events[key] += 1
+        if faults:
+            self.refused[key] += 1
+            for fault in dict.fromkeys((_INDEX.sub("/*", pointer), message) for pointer, message in faults):
+                refusal = Refusal(key, *fault)
+                if refusal in self.refusals or len(self.refusals) < _MOST_REFUSALS:
+                    self.refusals[refusal] += 1
+
+    def of(self, key: str) -> list[tuple[Refusal, int]]:
+        """The faults of a key, the most frequent first."""
+        return [each for each in self.refusals.most_common() if each[0].key == key]
+
+
+async def try_schemas(
+    validator: Validator, partitions: Sequence[Partition], since: int, *, seconds: float | None = None
+) -> Trial:
+    """Try the events received since then, the newest first. With `seconds`, as many as that time allows.
+
+    Events of an intake that had no schema are left out, and so are events of forgotten persons. Raises `Unavailable`.
+    """
+    trial, pace = Trial(), Pace(_SLICE)
+    for number, partition in enumerate(partitions):
+        # What one partition leaves of the time is for the others.
+        until = None if seconds is None else monotonic() + seconds / (len(partitions) - number)
+        began = monotonic()
+        async for record in _newest_first(partition.journal, since):
+            await pace.give_way()
+            _try(record, validator, trial)
+            if until is not None and monotonic() > until:
+                trial.is_whole = False
+                break
+        if seconds is not None:
+            seconds = max(0.0, seconds - (monotonic() - began))
+    return trial
+
+
+async def _newest_first(journal: Journal, since: int) -> AsyncIterator[Record]:
+    extent = await journal.extent()
+    last = extent.last
+    while last >= extent.first:
+        before = after = max(extent.first, last - _PAGE + 1) - 1
+        page: list[Record] = []
+        while after < last and (read := await journal.read(after, last - after)):  # a read has a limit of bytes
+            page += read
+            after = read[-1].position
+        for record in reversed(page):
+            if record.at < since:
+                return
+            yield record
+        last = before
+
+
+def _try(record: Record, validator: Validator, trial: Trial) -> None:
+    if record.type != "event":
+        return
+    try:
+        head = read_head(record.body)
+        data = decode_json(head.data) if head.data else {}
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):  # a plugin wrote it
+        return
+    key, is_ours = head.key, head.endpoint in _ENDPOINTS
+    if head.erased or key is None or (key not in validator.keys and head.schema is None and not is_ours):
+        return
+    if key not in trial.events and head.schema is not None and head.schema == validator.schema_ids.get(key):
+        trial.current.add(key)
+    trial.add(key, _faults(key, data, validator, texts=not is_ours, met=head.schema))
+
+
+_ENDPOINTS = frozenset(endpoint.value for endpoint in Endpoint.BUILT_IN)
+
+
+def _faults(key: str, data: Any, validator: Validator, *, texts: bool, met: str | None) -> Sequence[tuple[str, str]]:
+    if met is not None and met == validator.schema_ids.get(key):  # plugins may have changed the members since
+        return ()
+    body = {"key": key, "data": data, "anonymousId": "visitor"}
+    try:
+        if texts:
+            validator.event_with_texts(body, FaultBudget())
+        else:
+            validator.event(body, FaultBudget())
+    except UnknownKey:
+        return [("/key", "there is no such event key")]
+    except BadRequest as error:
+        return error.errors or [("", error.detail)]
+    return ()
+
+
+async def warnings(validator: Validator, partitions: Sequence[Partition], seconds: float) -> list[CheckResult]:
+    """A warning for each key of which these schemas refuse events of the last week, if they are new to that key."""
+    trial = await try_schemas(validator, partitions, times.now() - _WEEK, seconds=seconds)
+    return [_warning(key, trial) for key in trial.refused if key not in trial.current]
+
+
+def _warning(key: str, trial: Trial) -> CheckResult:
+    found = trial.of(key)
+    told = ", ".join(f"{each.pointer}: {each.message} ({count})" for each, count in found[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    text = f"would refuse {trial.refused[key]} of the last {trial.events[key]} events: {told}{more}"
+    return CheckResult(key, text, "warning", {"events": trial.events[key], "refused": trial.refused[key]})

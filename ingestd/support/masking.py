@@ -1,0 +1,30 @@
+"""Hides secrets in messages, which may quote them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["mask"]
+
+_SURE = 12
+"""The characters from which a secret with a digit is no word, so that it is hidden even within other text."""
+
+
+def mask(text: str, secrets: Mapping[str, str]) -> str:
+    """The text with another text for each secret.
+
+    A secret that may be a word, such as `shop`, is hidden as a whole word only: `shop-lake` and `shop.db` are names.
+    """
+    for secret in sorted(filter(str.strip, secrets), key=len, reverse=True):  # a URL before its password
+        text = re.sub(_pattern(secret), lambda _, shown=secrets[secret]: shown, text)  # type: ignore[misc]
+    return text
+
+
+def _pattern(secret: str) -> str:
+    pattern = re.escape(secret)
+    if len(secret) >= _SURE and re.search("[0-9:]", secret):
+        return pattern
+    before = r"(?<!\w)(?<!\w[-./])" if re.match(r"\w", secret) else ""
+    after = r"(?!\w)(?![-./]\w)" if re.search(r"\w\Z", secret) else ""
+    return f"{before}{pattern}{after}"

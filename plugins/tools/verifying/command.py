@@ -1,0 +1,175 @@
+"""`ingestd sinks verify`: which records a sink's destination lacks, and which ones it has that the journal does not."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ingestd.api import times
+from ingestd.api.errors import CommandError, SinkFailure, SinkRetry
+from ingestd.api.output import write_result
+from ingestd.api.sink import Digest, Sink
+from ingestd.cli.sinks.partitions import check_configured
+from ingestd.cli.sinks.running import make_feeder
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
+from ingestd.support.terminal import printable, table
+
+from .expected import HOUR, Expected, by_day, find_due
+
+__all__ = ["verify"]
+
+_DAY = 24 * HOUR
+_MOST_IDS = 500_000  # of hours that are compared at once
+_SHOWN = 20  # ids of each kind for people
+_LISTED = 10_000  # for programs
+
+
+class _Result:
+    """What differs. Each missing id has its place in the journal."""
+
+    def __init__(self, since: int, until: int) -> None:
+        self.since, self.until = since, until
+        self.expected: Mapping[int, Digest] = {}
+        """By day since 1970, as the next two."""
+        self.missing: dict[int, dict[str, str]] = {}
+        self.extra: dict[int, list[str]] = {}
+        self.dead = 0
+
+    @property
+    def differs(self) -> bool:
+        return any(self.missing.values()) or any(self.extra.values())
+
+    def add(self, day: int, missing: Mapping[str, str], extra: Sequence[str]) -> None:
+        self.missing.setdefault(day, {}).update(missing)
+        self.extra.setdefault(day, []).extend(extra)
+
+    def facts(self, sink: str) -> dict[str, Any]:
+        missing = {each: place for day in self.missing.values() for each, place in day.items()}
+        extra = [each for day in self.extra.values() for each in day]
+        return {
+            "sink": sink,
+            "since": times.format_time(self.since),
+            "until": times.format_time(self.until),
+            "expected": sum(each.size for each in self.expected.values()),
+            "deadLetters": self.dead,
+            "missing": len(missing),
+            "tooMany": len(extra),
+            "days": [
+                {"day": date, "expected": expected, "missing": lacking, "tooMany": more}
+                for date, expected, lacking, more in self._days()
+            ],
+            "missingIds": [{"id": each, "position": place} for each, place in [*missing.items()][:_LISTED]],
+            "tooManyIds": extra[:_LISTED],
+        }
+
+    def lines(self, sink: str) -> Iterator[str]:
+        rows = [(date, *map(str, counts)) for date, *counts in self._days()]
+        yield f"{sink}, records received from {times.format_time(self.since)} to {times.format_time(self.until)}"
+        yield from table([("DAY", "EXPECTED", "MISSING", "TOO MANY"), *rows])
+        if self.dead:
+            yield f"{self.dead} of that time are dead letters: ingestd sinks dead-letters list {sink}"
+        facts = self.facts(sink)
+        for each in facts["missingIds"][:_SHOWN]:
+            yield f"missing: {printable(each['id'])}, position {each['position']}"
+        for id_ in facts["tooManyIds"][:_SHOWN]:
+            yield f"too many: {printable(id_)}"
+        if facts["missing"]:
+            yield f"ingestd sinks replay {sink} --from POSITION --to POSITION writes records again"
+
+    def _days(self) -> Iterator[tuple[str, int, int, int]]:
+        for day in sorted({*self.expected, *self.missing, *self.extra}):
+            count = self.expected[day].size if day in self.expected else 0
+            lacking, more = len(self.missing.get(day, ())), len(self.extra.get(day, ()))
+            yield times.format_time(day * _DAY)[:10], count, lacking, more
+
+
+async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Raises `CommandError` if anything is missing or too many, so that the exit code is 1."""
+    name = arguments.name
+    async with open_backends(config, plugins) as backends:
+        await check_configured(name, config, backends.partitions)
+        consumer = make_feeder(name, config, plugins)
+        sink = consumer.sink
+        if not sink.can_verify:
+            kinds = ", ".join(sorted(kind for kind, each in plugins.sinks.items() if each.can_verify))
+            raise CommandError(
+                f"a sink of the type {consumer.options.type} cannot be asked for its ids; these can: {kinds or 'none'}"
+            )
+        until = times.now() // 1000 * 1000
+        # The cursors before the destination: what they are past is there. The journal after it: what is there is known.
+        dues = [await find_due(name, each) for each in backends.partitions]
+        kept_since = max((due.oldest_at + 1 for due in dues if due.oldest_at is not None), default=0)
+        since = -(-max(arguments.since, kept_since) // 1000) * 1000
+        result = _Result(since, max(since, until))
+        expected = Expected(dues, consumer, since, until)
+        try:
+            await _compare(sink, expected, result)
+        except (SinkFailure, SinkRetry) as error:
+            raise CommandError(f"the sink {name} cannot be verified: {error}") from error
+        finally:
+            await sink.close()
+    write_result(result.facts(name), lines=result.lines(name), as_json=arguments.json)
+    if result.differs:
+        raise CommandError(f"the sink {name} differs from the journal")
+
+
+async def _compare(sink: Sink, expected: Expected, result: _Result) -> None:
+    """Compare days, then the hours of days that differ, then the ids of hours that differ."""
+    if result.since >= result.until:
+        return
+    days = await sink.digests(result.since, result.until, _DAY)
+    hours = await expected.digests()
+    result.dead = expected.dead
+    result.expected = by_day(hours, lambda hour: hour // 24)
+    there: dict[int, Digest] = {}
+    differing = {day for day in {*days, *result.expected} if days.get(day) != result.expected.get(day)}
+    for day in sorted(differing):
+        there |= await sink.digests(max(day * _DAY, result.since), min((day + 1) * _DAY, result.until), HOUR)
+    wrong = [hour for hour in {*there, *hours} if hour // 24 in differing and there.get(hour) != hours.get(hour)]
+    group: list[int] = []
+    count = 0
+    for hour in sorted(wrong):
+        group.append(hour)
+        count += max(hours.get(hour, Digest(0, 0)).size, there.get(hour, Digest(0, 0)).size)
+        if count >= _MOST_IDS:
+            await _compare_ids(sink, expected, group, result)
+            group, count = [], 0
+    if group:
+        await _compare_ids(sink, expected, group, result)
+
+
+async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], result: _Result) -> None:
+    there: dict[int, Counter[str]] = {}
+    for begin, end in _spans(hours):
+        span = max(begin * HOUR, result.since), min(end * HOUR, result.until)
+        there.setdefault(begin // 24, Counter()).update(await sink.ids(*span))
+    missing: dict[int, dict[str, str]] = {day: {} for day in there}
+    chosen = frozenset(hours)
+    async for each in expected.records():
+        if each.at // HOUR not in chosen:
+            continue
+        day = each.at // _DAY
+        count = there[day].get(each.id, 0)
+        if count:
+            there[day][each.id] = count - 1  # a second row with the id is too many
+        elif each.expected:
+            missing[day][each.id] = each.place
+    extra = {day: [*(+counts).elements()] for day, counts in there.items()}
+    newer = await expected.newer_ids() if any(extra.values()) else set()
+    for day in there:
+        result.add(day, missing[day], [each for each in extra[day] if each not in newer])
+
+
+def _spans(hours: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Sorted hours as spans, each within a day, from the first hour to behind the last one."""
+    begin = end = hours[0]
+    for hour in hours:
+        if hour > end or hour // 24 != begin // 24:
+            yield begin, end
+            begin = hour
+        end = hour + 1
+    yield begin, end

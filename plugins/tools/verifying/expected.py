@@ -1,0 +1,139 @@
+"""The ids that a sink's destination should have, as the journal says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from ingestd.api import times
+from ingestd.api.backend import Partition
+from ingestd.api.events import Record
+from ingestd.api.sink import Digest
+from ingestd.cli.sinks.durable import read_durable
+from ingestd.cli.sinks.moments import first_since
+from ingestd.cli.sinks.partitions import named
+from ingestd.delivery import SinkConsumer
+from ingestd.delivery.dead_letters import read_letters
+from ingestd.delivery.transforms import make_filter
+from ingestd.support.record_head import read_head
+
+__all__ = ["HOUR", "Due", "Expected", "Seen", "find_due"]
+
+HOUR = 3_600_000
+_PAGE = 500
+
+
+class Due(NamedTuple):
+    """What a sink has been given of a partition. A record of it should be in the destination, with exceptions."""
+
+    partition: Partition
+    after: int
+    """The position at which the sink began."""
+    last: int
+    """The position of its cursor."""
+    dead: Collection[int]
+    """The positions of its dead letters."""
+    oldest_at: int | None
+    """The time of the oldest record if the journal has removed older ones."""
+
+
+async def find_due(name: str, partition: Partition) -> Due:
+    durable = await read_durable(partition.store, partition.journal, name)
+    extent = await partition.journal.extent()
+    progress, dead = durable.progress, set[int]()
+    if progress is not None and progress.dead:
+        state = partition.store.begin(times.now())
+        dead = {each.position async for each in read_letters(state, name, 0, progress.letters)}
+    oldest_at = extent.oldest_at if extent.first > 1 else None
+    return Due(partition, 0 if progress is None else progress.began, durable.position or 0, dead, oldest_at)
+
+
+class Seen(NamedTuple):
+    """A record of the journal. `expected` tells whether the destination should have it."""
+
+    id: str
+    at: int
+    """When it was received, in milliseconds."""
+    place: str
+    """Its position, as `ingestd sinks replay` takes it."""
+    expected: bool
+
+
+class Expected:
+    """Reads the journals of all partitions, as often as it is asked to."""
+
+    def __init__(self, dues: Collection[Due], consumer: SinkConsumer, since: int, until: int) -> None:
+        self._dues = dues
+        self._passes = make_filter(consumer.options.filter)
+        transform = consumer.made_of[3]
+        # Only a plugin's transform may leave a record out.
+        self._transform = transform if isinstance(consumer.options.transform, str) else None
+        self._since, self._until = since, until
+        self._ends: dict[str, int] = {}
+        """By partition, the position up to which the journal was read."""
+        self.dead = 0
+        """Dead letters of that time."""
+
+    async def digests(self) -> dict[int, Digest]:
+        """By hour since 1970."""
+        found: dict[int, Digest] = {}
+        self.dead = 0
+        async for each in self.records():
+            if each.expected:
+                count, total = found.get(each.at // HOUR, (0, 0))
+                found[each.at // HOUR] = Digest(count + 1, (total + Digest.number_of(each.id)) % (1 << 64))
+        return found
+
+    async def records(self) -> AsyncIterator[Seen]:
+        """All records received in that time, with those that the destination need not have."""
+        for due in self._dues:
+            journal = due.partition.journal
+            extent = await journal.extent()
+            position = await first_since(journal, extent, self._since) - 1
+            while position < extent.last and (page := await journal.read(position, _PAGE)):
+                position = page[-1].position
+                for each in await self._look(page, due):
+                    if self._since <= each.at < self._until:
+                        yield each
+            self._ends[due.partition.name] = max(position, self._ends.get(due.partition.name, 0))
+
+    async def newer_ids(self) -> set[str]:
+        """The ids of records that were stored after the journal was last read."""
+        found: set[str] = set()
+        for due in self._dues:
+            position = self._ends.get(due.partition.name, 0)
+            while page := await due.partition.journal.read(position, _PAGE):
+                position = page[-1].position
+                found.update(each.id for each in await self._look(page, due))
+        return found
+
+    async def _look(self, page: Collection[Record], due: Due) -> list[Seen]:
+        left_out: Collection[int] = ()
+        if self._transform is not None:
+            left_out = (await self._transform.apply([*page])).left_out
+        found = []
+        for index, record in enumerate(page):
+            try:
+                head = read_head(record.body)
+            except (msgspec.MsgspecError, UnicodeError):  # a plugin wrote it, and no sink can have it by its id
+                continue
+            if head.id is None:
+                continue
+            is_due = due.after < record.position <= due.last and index not in left_out
+            # The shop may have removed a forgotten person's rows.
+            expected = is_due and not head.erased and (self._passes is None or self._passes(record))
+            if expected and record.position in due.dead:
+                expected, self.dead = False, self.dead + 1
+            found.append(Seen(head.id, record.received_at(), named(due.partition.name, record.position), expected))
+        return found
+
+
+def by_day(digests: Mapping[int, Digest], day: Callable[[int], int]) -> dict[int, Digest]:
+    """The digests of hours as digests of days."""
+    found: dict[int, Digest] = {}
+    for hour, digest in digests.items():
+        count, total = found.get(day(hour), (0, 0))
+        found[day(hour)] = Digest(count + digest.size, (total + digest.sum) % (1 << 64))
+    return found

@@ -1,0 +1,95 @@
+"""`ingestd sinks verify`: what a lake has, compared with what the journal says it should have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.clients import wait_until
+from tests.support.daemon import Daemon, Shop, run_ingestd
+
+LAKE = """type = "parquet"
+path = "lake"
+flush_every = "50ms"
+filter = { types = ["event", "identify"] }
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path, {"sinks.lake": LAKE})
+
+
+@pytest.fixture
+def daemon(shop: Shop) -> Iterator[Daemon]:
+    with shop.serve() as daemon:
+        yield daemon
+
+
+def send(shop: Shop, daemon: Daemon, visitor: str, count: int) -> None:
+    batch = [
+        {"key": "Order Completed", "anonymousId": visitor, "data": {"order_id": f"{visitor}{each}"}}
+        for each in range(count)
+    ]
+    assert daemon.post("/batch", {"events": batch}, shop.public.id).status == 200
+    wait_until(lambda: shop.is_done("sink:lake", "attribution"))
+
+
+def verified(shop: Shop, *, code: int) -> dict[str, Any]:
+    done = run_ingestd("sinks", "verify", "lake", "--since", "1d", "--json", config=shop.config)
+    assert done.returncode == code, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def files(shop: Shop) -> list[Path]:
+    return sorted((shop.config.parent / "lake").rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_only_what_is_due_is_missing_and_only_strange_rows_are_too_many(shop: Shop, daemon: Daemon) -> None:
+    send(shop, daemon, "a", 5)
+    wait_until(lambda: verified(shop, code=0)["expected"] == 5)
+    run_ingestd("sinks", "pause", "lake", config=shop.config)
+    batch = [{"key": "Page View", "anonymousId": "late", "data": {}}]
+    assert daemon.post("/batch", {"events": batch}, shop.public.id).status == 200
+    found = verified(shop, code=0)
+    assert (found["expected"], found["missing"], found["tooMany"]) == (5, 0, 0), "a record after the cursor is not due"
+    run_ingestd("sinks", "resume", "lake", config=shop.config)
+    wait_until(lambda: verified(shop, code=0)["expected"] == 6)
+
+    first = files(shop)[0]
+    whole = pq.read_table(first, partitioning=None)
+    pq.write_table(whole.slice(2), first)
+    found = verified(shop, code=1)
+    assert (found["missing"], found["tooMany"]) == (2, 0)
+    lost = whole["id"].to_pylist()[:2]
+    assert {each["id"] for each in found["missingIds"]} == {*lost}
+    places = [each["position"] for each in found["missingIds"]]
+    for place in places:
+        run_ingestd("sinks", "replay", "lake", "--from", place, "--to", place, config=shop.config)
+    assert verified(shop, code=0)["missing"] == 0
+
+    strange = whole.slice(0, 1).to_pydict()
+    strange["id"] = ["00000000-0000-7000-8000-000000000000"]
+    pq.write_table(type(whole).from_pydict(strange, schema=whole.schema), first.with_name("strange.parquet"))
+    pq.write_table(whole.slice(4), first.with_name("twice.parquet"))
+    found = verified(shop, code=1)
+    assert (found["missing"], found["tooMany"]) == (0, 2)
+    assert {*found["tooManyIds"]} == {*strange["id"], whole["id"].to_pylist()[4]}
+    page = run_ingestd("sinks", "verify", "lake", "--since", "1d", config=shop.config)
+    assert "too many: 00000000-0000-7000-8000-000000000000" in page.stdout
+    assert page.stderr.endswith("the sink lake differs from the journal\n")
+
+
+def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:
+    done = run_ingestd("sinks", "verify", "archive", "--since", "1d", config=shop.config)
+    assert done.returncode == 1
+    assert (
+        "a sink of the type jsonl cannot be asked for its ids; these can: clickhouse, parquet, postgres" in done.stderr
+    )
+    assert "did you mean lake?" in run_ingestd("sinks", "verify", "lak", "--since", "1d", config=shop.config).stderr
