@@ -125,8 +125,9 @@ class _Exchange(_HTTPConnection):
 
     async def _produce(self) -> None:
         self.client.answer.producing = True
+        producer: Any = self.request.body_producer
         try:
-            await self.request.body_producer(self.connection.write)
+            await producer(self.connection.write)
         except Exception:
             self.connection.close()  # otherwise the server would wait for the rest
             raise

@@ -99,7 +99,8 @@ class Sink:
     def risks(self) -> Sequence[str]:
         """What somebody on the way to the destination could read or fake with these options, each with its cure.
 
-        `ingestd check` shows them as warnings. `password_in_clear` of `ingestd.api.options` makes most of them.
+        `ingestd check` shows them as warnings. `password_in_clear` of `ingestd.api.options` makes most of them. It is
+        called after `check()`, so it can also return what that call has found slow or outdated.
         """
         return ()
 

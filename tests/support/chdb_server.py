@@ -67,7 +67,7 @@ def chdb_server() -> Iterator[ChdbServer]:
 def _serve(port: int, folder: str) -> None:
     from chdb.session import Session
 
-    session = Session(folder)
+    session: Any = Session(folder)  # type: ignore[no-untyped-call]  # the package has no types
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
