@@ -91,6 +91,8 @@ class ParquetSink(Sink):
         self._lake: Lake = Lake(folder, _secrets(options))
         self._new_buffer = FileBuffer
         self._buffer: FileBuffer = FileBuffer()
+        self._stored: set[str] = set()
+        """The folders whose files a flush has stored, in case that it is made again."""
         self._thread: ThreadPoolExecutor | None = None
         self._job: asyncio.Future[None] | None = None
 
@@ -106,7 +108,7 @@ class ParquetSink(Sink):
         return [f"sinks.{self.name}.storage: the records are sent to {host} without TLS; use an endpoint with https"]
 
     async def open(self) -> None:
-        self._buffer = self._new_buffer()
+        self._empty()
         await self._do(self._lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
@@ -128,7 +130,7 @@ class ParquetSink(Sink):
 
     async def flush(self, span: Span | None) -> None:
         await self._do(self._store, self._buffer, span)
-        self._buffer = self._new_buffer()
+        self._empty()
 
     async def check(self) -> None:
         await self._do(self._lake.check)
@@ -138,17 +140,20 @@ class ParquetSink(Sink):
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None  # the sink may be opened again
+        self._empty()
+
+    def _empty(self) -> None:
         self._buffer = self._new_buffer()
+        self._stored = set()
 
     def _store(self, buffer: FileBuffer, span: Span | None) -> None:
         """Store the files that are not stored yet."""
-        for folder, file in buffer.finish().items():
-            if not file.is_stored:
-                if span is None:
-                    self._store_missing(folder, file)
-                else:
-                    self._lake.put(f"{folder}/{_name_of(span)}", file.content())
-                file.is_stored = True
+        for folder, file in buffer.finish(self._stored):
+            if span is None:
+                self._store_missing(folder, file)
+            else:
+                self._lake.put(f"{folder}/{_name_of(span)}", file.content())
+            self._stored.add(folder)
 
     def _store_missing(self, folder: str, file: PartitionFile) -> None:
         """Store the records that the folder does not have yet."""

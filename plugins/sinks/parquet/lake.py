@@ -190,7 +190,7 @@ class Lake:
         return found
 
     def _files(self, folder: str) -> list[str]:
-        return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet"))
+        return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet") and name[0] not in "._")
 
     def _check_schema(self) -> None:
         """Compare the newest file of each type. Readers cannot read files of different schemas together."""
@@ -227,12 +227,30 @@ def _compare(path: str, found: pa.Schema) -> None:
     for field in SCHEMA:
         index = found.get_field_index(field.name)
         if index < 0:
+            if field.name in _OF_FOLDER:  # files of earlier versions have them in the name of the folder only
+                continue
             raise ValueError(f"{path} has no column {field.name}, so it is not of this sink; move it away")
-        if found.field(index).type != field.type:
+        if _kind(found.field(index).type) not in {_kind(field.type), *_OF_FOLDER.get(field.name, ())}:
             raise ValueError(
                 f"the column {field.name} of {path} is {found.field(index).type}, and the sink writes {field.type};"
                 " move the files away, or give the sink another folder"
             )
+
+
+_OF_FOLDER = {"type": (), "date": ("date",)}
+
+
+def _kind(type_: pa.DataType) -> str:
+    """What a type means, however it is stored: tools that merge files store the same values in other ways."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _kind(type_.value_type)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "text"
+    if pa.types.is_timestamp(type_):  # in any unit and zone: an instant is the same
+        return "time"
+    if pa.types.is_date(type_):
+        return "date"
+    return "number" if pa.types.is_integer(type_) else str(type_)
 
 
 def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, str]:
