@@ -107,7 +107,7 @@ class KafkaSink(Sink):
         self._topics.reach(self._static, stop)
 
     def _write(self, batch: Sequence[Record], stop: Event) -> None:
-        messages = [*map(self._make, batch)]
+        messages = self._messages(batch)
         topics = {message.topic for message in messages}
         try:
             self._topics.ensure(topics, stop)
@@ -125,6 +125,18 @@ class KafkaSink(Sink):
             error.written = self._written(messages, stop)
             raise
         self._forget(messages, stop)
+
+    def _messages(self, batch: Sequence[Record]) -> list[Message]:
+        messages: list[Message] = []
+        rejected: dict[int, str] = {}
+        for index, record in enumerate(batch):
+            try:
+                messages.append(self._make(record))
+            except ValueError as error:
+                rejected[index] = str(error)
+        if rejected:
+            raise SinkReject(rejected)
+        return messages
 
     def _written(self, messages: Sequence[Message], stop: Event) -> int:
         """The number of messages, from the first, that the brokers have. They do not come again."""

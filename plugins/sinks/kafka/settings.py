@@ -22,7 +22,7 @@ class KafkaOptions(Options):
     brokers: Annotated[tuple[str, ...], Meta(min_length=1)]
     """Some brokers of the cluster as `host:port`. They tell the others."""
     topic: str = "ingestd"
-    """May contain {type} and {tenant}."""
+    """May contain {type}, {tenant} and {key}, the event key."""
     create: bool = True
     """Whether the sink creates a missing topic. It never changes an existing one."""
     partitions: _Count | None = None
