@@ -11,7 +11,8 @@ from ingestd.support.names import check_name
 
 __all__ = [
     "add_backup_arguments", "add_compare_arguments", "add_copy_arguments", "add_export_arguments",
-    "add_forget_arguments", "add_import_arguments", "add_place_arguments", "add_restore_arguments",
+    "add_forget_arguments", "add_import_arguments", "add_lake_arguments", "add_place_arguments",
+    "add_restore_arguments",
 ]  # fmt: skip
 
 
@@ -145,6 +146,10 @@ def _id(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("expected an id")
     return text
+
+
+def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one of the type parquet")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:

@@ -423,6 +423,20 @@ async def test_object_storage_has_each_record_once(s3: S3Server, tmp_path: Path)
     assert numbers_in_bucket(s3, "shop/once") == [*range(1, 21)]
 
 
+async def test_object_storage_is_compacted(s3: S3Server, tmp_path: Path) -> None:
+    storage = "\n".join(f'{name} = "{value}"' for name, value in s3.storage.items())
+    url = "s3://shop/compacted"
+    shop = Shop(tmp_path, {"sinks.lake": f'type = "parquet"\nurl = "{url}"', "sinks.lake.storage": storage})
+    sink = configured(ParquetSink, "lake", {"url": url, "storage": s3.storage}, tmp_path)
+    await sink.open()
+    for position, each in enumerate(make_records(3), 1):
+        await store(sink, [replace(each, position=position)])
+    assert json.loads(shop.command("lake", "compact", "--json"))["written"] == 1
+    assert len(sink.lake.files("type=event/date=2026-11-21")) == 1
+    await sink.close()
+    assert numbers_in_bucket(s3, "shop/compacted") == [1, 2, 3]
+
+
 async def test_google_cloud_storage_has_each_record_once(tmp_path: Path) -> None:
     with gcs_server(tmp_path) as server:
         missing = configured(ParquetSink, "lake", {"url": "gs://missing/lake", "storage": server.storage}, tmp_path)

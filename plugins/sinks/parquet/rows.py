@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,7 +17,7 @@ from ingestd.api.events import Record
 
 from ..columns import Columns, read_columns
 
-__all__ = ["SCHEMA", "FileBuffer", "PartitionFile", "read"]
+__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "read", "with_changes"]
 
 _TIME = pa.timestamp("ms", tz="UTC")
 # As pandas and pyarrow read them from the names of the folders. Other readers see strings.
@@ -68,11 +69,53 @@ def _make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
+def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> tuple[pa.Table, int]:
+    """The table with changed bodies of records, and their number. `change` returns None for a record that stays."""
+    at = table["received_at"].cast(pa.int64())
+    columns = [column.to_pylist() for column in (table["type"], at, table["record"], table["position"])]
+    changed: dict[int, Record] = {}
+    for index, (type_, time, text, position) in enumerate(zip(*columns, strict=True)):
+        body = change(Record(type_, time, text.encode(), position))
+        if body is not None:
+            changed[index] = Record(type_, time, body, position)
+    if changed:
+        kept = table.filter(pa.array([index not in changed for index in range(len(table))]))
+        records = [*changed.values()]
+        table = pa.concat_tables([kept, _make_table([*map(read, records)], records)])
+    return table, len(changed)
+
+
+def conform(table: pa.Table, folder: str) -> pa.Table:
+    """The columns of the sink, of a table that another tool may have written in this folder."""
+    columns = []
+    for field in SCHEMA:
+        if field.name in _OF_NAME:
+            column = pa.array([_value_in(folder, field.name)] * len(table), field.type)
+        else:
+            column = table[field.name]
+            if pa.types.is_timestamp(field.type) and column.type != field.type:
+                column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+            column = column.cast(field.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+_OF_NAME = ("type", "date")
+
+
+def _value_in(folder: str, name: str) -> str:
+    """The value of a column in the name of a folder."""
+    values = dict(part.split("=", 1) for part in folder.split("/"))
+    return unquote(values[name])
+
+
 _ROW_GROUPS_SIZE = 16 << 20
 """Bytes of JSON that wait before they are compressed, and the most that are read again at once."""
 _OWN_FILE_SIZE = 1 << 20
 """Bytes of JSON for which a folder gets a file at once. The memory of an open file is a twentieth of it."""
 _DAY = 86_400_000  # milliseconds
+REPLACED = "ingestd.replaced"
+"""The name of the member of a file's metadata with the files that it replaces."""
 
 
 class PartitionFile:
@@ -91,9 +134,11 @@ class PartitionFile:
         self.last = max(self.last, bounds["max"])
         self._writer.write_table(table)
 
-    def content(self) -> pa.Buffer:
-        """The whole file. No records can be added afterwards."""
+    def content(self, replaced: Mapping[str, int] | None = None) -> pa.Buffer:
+        """The whole file. No records can be added afterwards. `replaced` has names and sizes of files to name in it."""
         if self._content is None:
+            if replaced is not None:
+                self._writer.add_key_value_metadata({REPLACED: msgspec.json.encode(replaced)})
             self._writer.close()
             self._content = self._sink.getvalue()
         return self._content
