@@ -88,7 +88,7 @@ class ParquetSink(Sink):
             folder = ObjectFolder(
                 str(options.url), {key: _typed(key, str(each)) for key, each in options.storage.items()}
             )
-        self.lake: Lake = Lake(folder, _secrets(options))
+        self._lake: Lake = Lake(folder, _secrets(options))
         self._new_buffer = FileBuffer
         self._buffer: FileBuffer = FileBuffer()
         self._stored: set[str] = set()
@@ -97,6 +97,10 @@ class ParquetSink(Sink):
         """Whether the next flush may be one that a crash has interrupted. Its files may be merged by now."""
         self._thread: ThreadPoolExecutor | None = None
         self._job: asyncio.Future[None] | None = None
+
+    @property
+    def lake(self) -> Lake:
+        return self._lake
 
     def risks(self) -> Sequence[str]:
         options = self.options
@@ -112,7 +116,7 @@ class ParquetSink(Sink):
     async def open(self) -> None:
         self._empty()
         self._may_repeat = True
-        await self._do(self.lake.open)
+        await self._do(self._lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
         from .rows import read
@@ -136,7 +140,7 @@ class ParquetSink(Sink):
         self._empty()
 
     async def check(self) -> None:
-        await self._do(self.lake.check)
+        await self._do(self._lake.check)
 
     async def close(self) -> None:
         await self._job_done()
@@ -152,20 +156,20 @@ class ParquetSink(Sink):
     def _store(self, buffer: FileBuffer, span: Span | None) -> None:
         """Store the files that are not stored yet."""
         for folder, file in buffer.finish(self._stored):
-            if span is None or (self._may_repeat and self.lake.is_merged(folder, file.first, file.last)):
+            if span is None or (self._may_repeat and self._lake.is_merged(folder, file.first, file.last)):
                 self._store_missing(folder, file)
             else:
-                self.lake.put(f"{folder}/{_name_of(span)}", file.content())
+                self._lake.put(f"{folder}/{_name_of(span)}", file.content())
             self._stored.add(folder)
         self._may_repeat = False
 
     def _store_missing(self, folder: str, file: PartitionFile) -> None:
         """Store the records that the folder does not have yet."""
-        rest = file.without(self.lake.ids(folder, file.first, file.last))
+        rest = file.without(self._lake.ids(folder, file.first, file.last))
         if rest is not None:
             content = rest.content()
             digest = blake2b(content, digest_size=6).hexdigest()
-            self.lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
+            self._lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
 
     async def _job_done(self) -> None:
         """Wait for the work of a cancelled call, because a thread cannot be cancelled."""

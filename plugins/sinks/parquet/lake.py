@@ -196,7 +196,7 @@ class Lake:
         """The ids of the records in this folder with positions between these two, and perhaps of others."""
         found: set[str] = set()
         with self._told():
-            for name in self._names(folder):
+            for name in self._files(folder):
                 match = _NAME.fullmatch(name)
                 # The names of files that others have made, such as by compaction, say nothing.
                 if match is None or (int(match[1]) <= last and int(match[2]) >= first):
@@ -207,7 +207,7 @@ class Lake:
     def is_merged(self, folder: str, first: int, last: int) -> bool:
         """Whether a tool has merged files that may have records of these positions."""
         with self._told():
-            matches = [_NAME.fullmatch(name) for name in self._names(folder)]
+            matches = [_NAME.fullmatch(name) for name in self._files(folder)]
         return any(
             match is None or (match[3].startswith("merged-") and int(match[1]) <= last and int(match[2]) >= first)
             for match in matches
@@ -227,7 +227,7 @@ class Lake:
     def files(self, folder: str) -> Mapping[str, int]:
         """The files in a folder, with their sizes in bytes."""
         with self._told():
-            return self._names(folder)
+            return self._files(folder)
 
     def tables(self, folder: str, name: str) -> Iterator[pa.Table]:
         """The records of a file, in parts."""
@@ -270,7 +270,7 @@ class Lake:
         with self._told():
             self._folder.remove(f"{folder}/{name}")
 
-    def _names(self, folder: str) -> Mapping[str, int]:
+    def _files(self, folder: str) -> Mapping[str, int]:
         return {
             name: size
             for name, size in sorted(self._folder.names(folder).items())
@@ -281,7 +281,7 @@ class Lake:
         """Compare the newest file of each type. Readers cannot read files of different schemas together."""
         for type_ in sorted(name for name in self._folder.names("") if name.startswith("type=")):
             dates = sorted(name for name in self._folder.names(type_) if name.startswith("date="))
-            files = [*self._names(f"{type_}/{dates[-1]}")] if dates else []
+            files = [*self._files(f"{type_}/{dates[-1]}")] if dates else []
             if files:
                 path = f"{type_}/{dates[-1]}/{files[-1]}"
                 with self._opened(path) as file:
