@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from .events import Record
@@ -58,6 +58,12 @@ class Sink:
 
     flush_after: float = 60.0
     """The seconds after which the daemon flushes records of a buffering sink, even if the buffer is not full."""
+
+    needs_schemas: bool = False
+    """Whether the sink uses `schemas`."""
+
+    schemas: Mapping[str, Mapping[str, Any]] = {}
+    """The JSON Schema of the `data` of each event key, each complete without other files. It is set before `open`."""
 
     def __init__(self, name: str, options: Any) -> None:
         """`name` is NAME of `[sinks.NAME]`, `options` an instance of `Options`.

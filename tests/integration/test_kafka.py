@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema_rs import is_valid
 from msgspec.structs import replace
 
 from ingestd.api.errors import SinkReject, SinkRetry
@@ -19,10 +20,12 @@ from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
+from ingestd.validation.schema_files import complete_schemas
 from tests.support.daemon import Shop
 from tests.support.event_keys import KEYS
 from tests.support.kafka_cluster import Stored
 from tests.support.kafka_sink import Kafka, incompressible, make, opened, topic_of, until_written
+from tests.support.schema_registry import schema_registry
 from tests.support.sinks import options_shown, send_through_an_outage, values
 
 NOW = 1_795_233_906_000
@@ -121,6 +124,44 @@ async def test_messages_are_compressed_as_configured(kafka: Kafka, topic: str, c
     segment = (kafka.cluster.brokers[0].folder / "data" / f"{topic}-0" / f"{0:020}.log").read_bytes()
     assert segment.count(b'"anonymousId"') == (50 if compression == "none" else 0) or compression in {"snappy", "lz4"}
     assert (len(segment) > sum(len(record.body) for record in batch)) == (compression == "none")
+
+
+async def test_a_schema_registry_gets_the_schemas_and_messages_their_ids(kafka: Kafka, topic: str) -> None:
+    batch = make_records(2, key="Order Completed", data={"order_id": "o-1", "total": 49.9, "products": [{"price": 1}]})
+    batch += [
+        *make_records(1, key="Page View"),
+        *make_records(1, key="Gift Wrapped"),
+        *make_records_of_every_type()[-1:],
+    ]
+    batch = [replace(each, position=position) for position, each in enumerate(batch, 1)]
+    with schema_registry() as registry:
+        sink = make(kafka.cluster.addresses, topic, schema_registry=registry.url)
+        assert sink.needs_schemas
+        sink.schemas = complete_schemas(None)
+        assert not sink.risks()  # the registry is on this machine
+        await sink.check()
+        await sink.open()
+        registry.refuses = 409, "the new schema is incompatible"
+        with pytest.raises(SinkRetry, match=r"127.0.0.1:\d+ answers 409: the new schema is incompatible"):
+            await sink.write(batch)
+        with pytest.raises(SinkRetry, match="answers 409"):
+            await sink.check()
+        assert kafka.cluster.messages(topic) == []
+        registry.refuses = None
+        for part in (batch[:1], batch[1:]):
+            await sink.write(part)
+        await sink.close()
+        assert registry.posts == 2
+    ids = {name: str(id_) for name, (id_,) in registry.subjects.items()}
+    assert ids.keys() == {f"{topic}-Order Completed", f"{topic}-Page View"}
+    order, page = ids[f"{topic}-Order Completed"], ids[f"{topic}-Page View"]
+    headers = [
+        message.headers for message in sorted(kafka.cluster.messages(topic), key=lambda each: each.headers["position"])
+    ]
+    assert [each.get("schema-id") for each in headers] == [order, order, page, None, None]
+    schema = registry.schemas[int(order) - 1]
+    assert is_valid(schema, batch[0].decode())  # without any other file
+    assert not is_valid(schema, {**batch[0].decode(), "data": {"products": [{"price": "1"}]}})
 
 
 # Topics

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ingestd.api.events import Record
 from ingestd.support.record_head import NO_MEMBER, members_reader
 
-__all__ = ["Message", "MessageMaker", "TopicTemplate"]
+if TYPE_CHECKING:
+    from .registry import Registry
+
+__all__ = ["Message", "MessageMaker", "Subject", "TopicTemplate", "Unregistered"]
 
 _PLACEHOLDER = re.compile(r"\{(type|tenant|key)\}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -51,6 +56,25 @@ def _name_of(key: str) -> str:
     return f"{key[:100].replace('.', '_')}-{blake2b(key.encode(), digest_size=4).hexdigest()}"
 
 
+class Subject(NamedTuple):
+    """What the registry has schemas of: the events with a key in a topic."""
+
+    topic: str
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.key}"
+
+
+class Unregistered(Exception):
+    """The schema of a subject is to be registered before a message of it can be made."""
+
+    def __init__(self, subjects: Collection[Subject]) -> None:
+        super().__init__()
+        self.subjects = subjects
+
+
 class _Head(msgspec.Struct, rename="camel", gc=False):
     """The members of a record that its message repeats. A member that the record lacks is None."""
 
@@ -84,13 +108,14 @@ class MessageMaker:
     a visitor has its tenant as the key, and a record without a tenant its id.
     """
 
-    def __init__(self, template: TopicTemplate) -> None:
+    def __init__(self, template: TopicTemplate, registry: Registry | None = None) -> None:
         self._template = template
+        self._registry = registry
         self._shared = lru_cache(1000)(self._share)
         self._topics: set[str] = set()
 
     def make(self, record: Record) -> Message:
-        """Raises `ValueError` for a record that would need one topic too many."""
+        """Raises `ValueError` for a record that would need one topic too many, and `Unregistered`."""
         head = _read_head(record.body)
         tenant, visitor = head.tenant, head.anonymous_id
         id_ = head.id or str(record.position)  # the id is text, unless a plugin breaks that rule
@@ -110,4 +135,6 @@ class MessageMaker:
             raise ValueError(f"it would need one more topic than {_MOST_TOPICS}, {topic}")
         self._topics.add(topic)
         values = {"type": type_, "tenant": tenant, "key": key, "schema": schema}
-        return topic, [(name, value.encode()) for name, value in values.items() if value is not None]
+        headers = [(name, value.encode()) for name, value in values.items() if value is not None]
+        schema_id = None if self._registry is None else self._registry.id_of(topic, key)
+        return topic, headers if schema_id is None else [*headers, ("schema-id", schema_id)]

@@ -17,7 +17,7 @@ from ingestd.api.events import Record
 
 from ..columns import Columns, read_columns
 
-__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "read", "with_changes"]
+__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes"]
 
 _TIME = pa.timestamp("ms", tz="UTC")
 # As pandas and pyarrow read them from the names of the folders. Other readers see strings.
@@ -49,7 +49,7 @@ def read(record: Record) -> Columns:
     return read_columns(record.body)
 
 
-def _make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
+def make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
     """The table of records with these columns."""
     times = [row.received_at(record) for row, record in zip(rows, records, strict=True)]
     columns = [
@@ -81,7 +81,7 @@ def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> t
     if changed:
         kept = table.filter(pa.array([index not in changed for index in range(len(table))]))
         records = [*changed.values()]
-        table = pa.concat_tables([kept, _make_table([*map(read, records)], records)])
+        table = pa.concat_tables([kept, make_table([*map(read, records)], records)])
     return table, len(changed)
 
 
@@ -213,7 +213,7 @@ class FileBuffer:
             return
         if len(new) < len(records):
             rows, records = [rows[index] for index in new], [records[index] for index in new]
-        table = _make_table(rows, records)
+        table = make_table(rows, records)
         self._tables.append(table)
         for record, date in zip(records, table["date"].to_pylist(), strict=True):
             folder = _folder(record.type, date)
