@@ -27,7 +27,7 @@ from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
-from ingestd.plugins.sinks.clickhouse.rows import rows_of
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, rows_of
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
 from .attribution import record
@@ -55,7 +55,7 @@ async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> li
     bodies = []
     for start in range(0, len(records), AT_ONCE):
         rows, _ = await rows_of(records[start : start + AT_ONCE], await sink._current_layout())
-        bodies.append(b"\n".join([row.line for row in rows.values()]))
+        bodies.append(b"".join([some async for some in lines_of([*rows.values()])]))
     return bodies
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
-from ingestd.plugins.sinks.clickhouse.rows import rows_of
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, rows_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from tests.support.stored_bytes import all_processed, read_records, stored_bytes
 
@@ -224,9 +224,12 @@ def measure(server: Server, folder: Path, key: str, way: Way) -> Row:
 
 
 def _sent(records: Sequence[Record]) -> int:
-    rows, refused = asyncio.run(rows_of(records, _LAYOUT))
-    assert not refused
-    return sum(len(row.line) for row in rows.values())
+    async def size() -> int:
+        rows, refused = await rows_of(records, _LAYOUT)
+        assert not refused
+        return sum([len(lines) async for lines in lines_of([*rows.values()])])
+
+    return asyncio.run(size())
 
 
 def main() -> int:

@@ -102,9 +102,7 @@ def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
     from ingestd.plugins.sinks.parquet.rows import make_table, read
 
     begun = time.perf_counter()
-    rows = [read(each) for each in records]
-    times = [row.received_at(each) for row, each in zip(rows, records, strict=True)]
-    table = make_table(rows, times, records)
+    table = make_table([read(each) for each in records], records)
     made = time.perf_counter()
     with path.open("wb") as file:
         pq.write_table(table, file, compression="zstd")

@@ -6,6 +6,7 @@ A request of Tornado's clients continues after a cancellation. This one ends, so
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.httputil import HTTPHeaders
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import Resolver
-from tornado.simple_httpclient import SimpleAsyncHTTPClient
+from tornado.simple_httpclient import SimpleAsyncHTTPClient, _HTTPConnection
 from tornado.tcpclient import TCPClient
 
 __all__ = ["Answer", "ask"]
@@ -32,11 +33,11 @@ async def ask(
     """The answer to a request, or the reason why there is none (`failure`). Any error or cancellation ends it.
 
     The text of the answer is read only for a status with `reads_text`, only its first `most_text` bytes, and only for
-    five seconds.
+    five seconds. A body producer of the request that returns an awaitable may take its time.
     """
-    client = SimpleAsyncHTTPClient(force_instance=True)
+    client = _Client(force_instance=True)
     client.tcp_client = connection = _Connection(client.resolver)
-    answer = Answer(connection, most_text, reads_text)
+    client.answer = answer = Answer(connection, most_text, reads_text)
     request.header_callback, request.streaming_callback = answer.on_header_line, answer.on_data
     fetching = client.fetch(request, raise_error=False)
     fetching.add_done_callback(_look_away)
@@ -62,6 +63,8 @@ class Answer:
         self.headers = HTTPHeaders()
         self.text = b""
         """The first bytes of the text, if it was read."""
+        self.producing = False
+        """Whether the body of the request is being produced."""
         self.enough = asyncio.get_running_loop().create_future()
         self._connection = connection
         self._most_text = most_text
@@ -76,7 +79,7 @@ class Answer:
         elif self._coming >= 200:  # after 1xx the final answer is still to come
             self.status = self._coming
             stream = self._connection.stream
-            self.early = stream is not None and stream.writing()
+            self.early = self.producing or (stream is not None and stream.writing())
             if self._reads_text(self.status):
                 self.enough.get_loop().call_later(_TEXT_PATIENCE, self._set_enough)
             else:
@@ -90,6 +93,46 @@ class Answer:
     def _set_enough(self) -> None:
         if not self.enough.done():
             self.enough.set_result(None)
+
+
+class _Client(SimpleAsyncHTTPClient):
+    answer: Answer
+
+    def _connection_class(self) -> type:
+        return _Exchange
+
+
+class _Exchange(_HTTPConnection):
+    """Reads the answer also while the body is still produced.
+
+    Tornado begins to read afterwards. Then the reason of a server that has closed the connection is lost.
+    """
+
+    client: _Client
+
+    async def _write_body(self, start_read: bool) -> None:
+        if self.request.body_producer is None or not start_read:
+            await super()._write_body(start_read)
+            return
+        producing = asyncio.create_task(self._produce())
+        try:
+            await self.connection.read_response(self)
+        except StreamClosedError:
+            if not self._handle_exception(*sys.exc_info()):
+                raise
+        finally:
+            producing.cancel()
+
+    async def _produce(self) -> None:
+        self.client.answer.producing = True
+        producer: Any = self.request.body_producer
+        try:
+            await producer(self.connection.write)
+        except Exception:
+            self.connection.close()  # otherwise the server would wait for the rest
+            raise
+        self.client.answer.producing = False
+        self.connection.finish()
 
 
 class _Connection(TCPClient):

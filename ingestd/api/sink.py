@@ -82,6 +82,12 @@ class Sink:
     flush_after: float = 60.0
     """The seconds after which the daemon flushes records of a buffering sink, even if the buffer is not full."""
 
+    needs_schemas: bool = False
+    """Whether the sink uses `schemas`."""
+
+    schemas: Mapping[str, Mapping[str, Any]] = {}
+    """The JSON Schema of the `data` of each event key, each complete without other files. It is set before `open`."""
+
     def __init__(self, name: str, options: Any) -> None:
         """`name` is NAME of `[sinks.NAME]`, `options` an instance of `Options`.
 
@@ -135,7 +141,8 @@ class Sink:
     def risks(self) -> Sequence[str]:
         """What somebody on the way to the destination could read or fake with these options, each with its cure.
 
-        `ingestd check` shows them as warnings. `password_in_clear` of `ingestd.api.options` makes most of them.
+        `ingestd check` shows them as warnings. `password_in_clear` of `ingestd.api.options` makes most of them. It is
+        called after `check()`, so it can also return what that call has found slow or outdated.
         """
         return ()
 

@@ -50,7 +50,11 @@ def make_sink_consumer(
     if keys is not None:
         check_filter(options.filter, keys, channels, config.place(f"{path}.filter"))
     transform = make_transform(options.transform, transforms, config.place(f"{path}.transform"))
-    if before is not None and before.made_of == (sink_class, options, own_options, transform):
+    if (
+        before is not None
+        and before.made_of == (sink_class, options, own_options, transform)
+        and not (before.sink.needs_schemas and before.sink.schemas != _schemas(config))
+    ):
         return before
     try:
         sink = sink_class(name, own_options)
@@ -62,5 +66,13 @@ def make_sink_consumer(
         check_sink(sink, name)
     except ConfigError as error:
         raise ConfigError(f"{config.place(path)}: sink type {options.type}: {error}") from error
+    if sink.needs_schemas:
+        sink.schemas = _schemas(config)
     consumer_class = BufferedSinkConsumer if sink.buffering else SinkConsumer
     return consumer_class(sink, options, own_options, transform)
+
+
+def _schemas(config: Config) -> Mapping[str, Mapping[str, Any]]:
+    from ingestd.validation.schema_files import complete_schemas  # slow to import, and most commands need none
+
+    return complete_schemas(config.schemas.directory)

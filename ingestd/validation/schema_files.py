@@ -18,7 +18,7 @@ import jsonschema_rs
 
 from ingestd.api.errors import ConfigError
 
-__all__ = ["DRAFT", "SchemaFile", "json_pointer", "read_schemas", "schema_ids", "shorten"]
+__all__ = ["DRAFT", "SchemaFile", "complete_schemas", "json_pointer", "read_schemas", "schema_ids", "shorten"]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _MAX_KEY = 100
@@ -97,6 +97,29 @@ _QUOTED = re.compile(r'"([A-Za-z][^"\\]*)"')
 
 def _without_fragment(reference: str) -> str:
     return reference.partition("#")[0]
+
+
+def complete_schemas(directory: Path | None) -> dict[str, Schema]:
+    """The schema of each event key, with the definitions that it uses in `$defs`. Raises `ConfigError`."""
+    every = read_schemas(directory)
+    definitions = {each.uri: each.schema for each in every if each.key is None}
+    return {each.key: _complete(each.schema, definitions) for each in every if each.key is not None}
+
+
+def _complete(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    used: dict[str, Schema] = {}
+    waiting: list[Any] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            uri = str(part.get("$ref", "")).partition("#")[0]
+            if uri in definitions and uri not in used:
+                used[uri] = definitions[uri]
+                waiting.append(definitions[uri])
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return {**schema, "$defs": {**schema.get("$defs", {}), **used}} if used else schema
 
 
 def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:

@@ -15,6 +15,7 @@ from .arguments import (
     add_export_arguments,
     add_forget_arguments,
     add_import_arguments,
+    add_lake_arguments,
     add_place_arguments,
     add_restore_arguments,
     add_schema_check_arguments,
@@ -30,6 +31,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
+    commands.describe("lake", "keep the files of a parquet sink")
     commands.describe("schemas", "compare what callers send with the schemas")
     commands.describe("events", "write the stored events to standard output, or store events of files")
     commands.describe("webhooks", "try the webhooks of platforms")
@@ -123,6 +125,14 @@ def _commands() -> Iterator[Command]:
         "replace the SQLite store by a backup, and keep the former file",
         [f"ingestd store restore {backup}"],
         add_restore_arguments,
+    )
+    yield Command(
+        "lake compact",
+        f"{__name__}.lake:compact",
+        "merge the small files of a parquet sink, and carry out erasures in its files",
+        ["ingestd lake compact", "ingestd lake compact archive --json"],
+        add_lake_arguments,
+        json=JSON,
     )
     yield Command(
         "forget",

@@ -11,9 +11,9 @@ from ingestd.support.names import check_name
 
 __all__ = [
     "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
-    "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_place_arguments",
-    "add_restore_arguments", "add_schema_check_arguments",
-    "add_verify_arguments", "add_webhook_arguments",
+    "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_lake_arguments",
+    "add_place_arguments", "add_restore_arguments", "add_schema_check_arguments", "add_verify_arguments",
+    "add_webhook_arguments",
 ]  # fmt: skip
 
 
@@ -172,6 +172,10 @@ def _id(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("expected an id")
     return text
+
+
+def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one of the type parquet")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -25,6 +25,7 @@ from ingestd.plugins.sinks.clickhouse.errors import failure
 from ingestd.plugins.sinks.columns import DataRefused
 from ingestd.support.ids import time_uuid
 from ingestd.testing.sinks import SinkContract, make_records
+from tests.support.chdb_server import ChdbServer, chdb_server
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
@@ -118,9 +119,80 @@ async def test_the_members_that_most_records_have_are_columns(warehouse: Warehou
         "anonymous_id": "v-1", "user_id": "u-1", "session_id": "s-1", "position": "1", "data": '{"a":[1]}',
         "context": '{"b":"c"}', "record": event.body.decode(),
     }  # fmt: skip
-    nothing = dict.fromkeys(("tenant", "key", "sent", "anonymous_id", "user_id", "session_id"))
+    nothing = {**dict.fromkeys(("sent", "anonymous_id", "user_id", "session_id")), "tenant": "", "key": ""}
     fixed = {"type": "refund", "received": 1_795_233_906, "position": "7", "record": derived.body.decode()}
     assert second == {**fixed, **nothing, "data": "", "context": ""}
+
+
+ATTRIBUTION = {
+    "id": "a-1", "type": "attribution", "tenant": "shop", "decidedAt": "2026-11-21T04:05:06.000Z", "orderId": "o-1",
+    "orderAt": "2026-11-21T04:05:05.000Z", "anonymousId": "v-1", "userId": None, "model": "last_touch",
+    "value": {"revenue": 40.5, "total": 50, "currency": "EUR"},
+    "touchpoint": {"eventId": "e-1", "source": "google", "medium": "cpc", "channel": "Paid Search"},
+    "credits": {"last_touch": [{"eventId": "e-1", "weight": 1.0}]},
+}  # fmt: skip
+
+
+async def test_data_of_a_derived_record_has_its_members_without_a_column(warehouse: Warehouse) -> None:
+    async with warehouse.opened() as sink:
+        await sink.write([Record("attribution", 1_795_233_906_000, json.dumps(ATTRIBUTION).encode(), 1)])
+    (row,) = warehouse.rows("data")
+    members = ("orderId", "model", "value", "touchpoint", "credits")
+    assert json.loads(row["data"]) == {name: ATTRIBUTION[name] for name in members}
+
+
+async def test_a_recent_server_has_typed_paths_of_data_and_takes_values_of_other_types() -> None:
+    orders = [
+        {"order_id": "o-1", "total": 19.99, "currency": "EUR", "products": [{"price": 1}]},
+        {"order_id": 7, "total": "12 EUR", "currency": {"code": "EUR"}, "value": 5},
+        {"total": 1e300, "value": {"revenue": "much"}, "touchpoint": "none"},
+    ]
+    batch = [record for order in orders for record in make_records(1, key="Order Completed", data=order)]
+    batch.append(Record("attribution", 1_795_233_906_000, json.dumps(ATTRIBUTION).encode(), 4))
+    batch = [replace(each, position=position) for position, each in enumerate(batch, 1)]
+    with chdb_server() as server:
+        sink = ClickHouseSink("warehouse", ClickHouseSink.Options(url=Url(server.url)))
+        await sink.open()
+        await sink.write(Batch(batch))
+        await sink.write(Batch(batch[:2]))
+        await sink.close()
+        paths = (
+            "data.order_id AS id, data.total AS total, data.currency AS currency, data.value.revenue AS revenue,"
+            " data.touchpoint.channel AS channel"
+        )
+        every = "FROM ingestd_records FINAL ORDER BY position"
+        nothing = dict.fromkeys(("id", "total", "currency", "revenue", "channel"))
+        assert server.rows(f"SELECT {paths} {every}") == [
+            {**nothing, "id": "o-1", "total": 19.99, "currency": "EUR"},
+            {**nothing, "id": "7", "currency": '{"code":"EUR"}'},
+            {**nothing, "total": 1e300},
+            {**nothing, "revenue": 40.5, "channel": "Paid Search"},
+        ]
+        bodies = [row["record"].encode() for row in server.rows(f"SELECT record {every}")]
+        assert bodies == [each.body for each in batch]
+        assert "EUR\t1\t19.99" in server.sql(_example("Orders by day, with typed"))
+        assert server.sql(_example("Revenue by channel")) == "Paid Search\tEUR\t1\t40.5\n"
+        _move_a_table(server)
+        assert [row["record"].encode() for row in server.rows(f"SELECT record {every}")] == bodies
+
+
+def _move_a_table(server: ChdbServer) -> None:
+    """Carry out the documented statements with a table of an earlier version."""
+    label, time = "LowCardinality(Nullable(String))", "DateTime64(3, 'UTC')"
+    server.sql(
+        "CREATE TABLE old (id String, type LowCardinality(String), tenant LowCardinality(Nullable(String)),"
+        f" key {label}, received_at {time}, timestamp Nullable({time}), anonymous_id Nullable(String),"
+        " user_id Nullable(String), session_id Nullable(String), position Int64, data JSON, context JSON,"
+        " record String) ENGINE = ReplacingMergeTree ORDER BY (received_at, id)"
+    )
+    server.sql("INSERT INTO old SELECT * FROM ingestd_records")
+    server.sql("RENAME TABLE ingestd_records TO new, old TO ingestd_records")
+    rename, copy, drop = _example("of an earlier version").split(";")
+    server.sql(rename)
+    server.sql("RENAME TABLE new TO ingestd_records")  # as the sink would create it
+    server.sql("TRUNCATE TABLE ingestd_records")
+    server.sql(copy)
+    server.sql(drop)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +210,8 @@ async def test_a_member_that_does_not_fit_its_column_is_only_in_the_record(wareh
     text = '{"id": "r-1", ' + members + "}"
     async with warehouse.opened() as sink:
         await sink.write([Record("event", 1_795_233_906_000, text.encode(), 1)])
-    (row,) = warehouse.rows("timestamp, key, tenant, anonymous_id, user_id, session_id")
-    assert [*row.values()] == [None] * 6
+    (row,) = warehouse.rows("timestamp, anonymous_id, user_id, session_id, key, tenant")
+    assert [*row.values()] == [None] * 4 + [""] * 2
     assert warehouse.values() == [json.loads(text)]
 
 
@@ -350,7 +422,9 @@ class Recorded:
         self.answers: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        await self.answer(await reader.readuntil(b"\r\n\r\n"), reader, writer)
+
+    async def answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         parameters = parse_qs(urlsplit(head.split(b" ")[1].decode()).query)
         query = parameters["query"][0]
         status, text = b"200 OK", b""
@@ -397,6 +471,28 @@ async def test_an_insert_has_the_token_of_its_batch_and_is_sent_in_chunks() -> N
         assert parameters["input_format_skip_unknown_fields"] == ["0"]
         assert b"Transfer-Encoding: chunked" in head
         assert b'"data":{"a":1},"context":{}' in body
+
+
+async def test_a_refusal_amid_an_insert_is_told_although_the_server_closes_the_connection() -> None:
+    """Rows are made while others are sent, so the answer comes before the last row is made."""
+    text = b"Code: 241. DB::Exception: Memory limit (total) exceeded: would use 2.00 GiB."
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"INSERT" not in head:
+            await Recorded().answer(head, reader, writer)
+            return
+        await reader.readexactly(100_000)
+        writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listener:
+        url = Url(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        sink = ClickHouseSink("warehouse", ClickHouseSink.Options(url=url))
+        with pytest.raises(SinkRetry, match=r"Memory limit \(total\) exceeded"):
+            await sink.write(Batch(make_records(10_000, data={"text": "x" * 1000})))
 
 
 async def test_batches_of_two_partitions_are_two_batches_although_their_ids_are_equal() -> None:
@@ -463,8 +559,10 @@ def test_an_answer_tells_whether_the_server_or_a_row_is_at_fault(
     assert "DB::" not in str(found)
 
 
-def _examples() -> Sequence[str]:
-    return lines_to_read("Query ClickHouse", "sql")
+def _example(title: str) -> str:
+    """The documented statements whose first line has these words."""
+    (block,) = [block for block in lines_to_read("Query ClickHouse", "sql") if title in block.partition("\n")[0]]
+    return block.strip().removesuffix(";")
 
 
 async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
@@ -481,14 +579,12 @@ async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
     async with warehouse.opened() as sink:
         await sink.write(everything)
         await sink.write(everything[:2])
-    examples = {block.partition("\n")[0]: block for block in _examples()}
 
     def run(title: str) -> str:
-        (block,) = [block for first, block in examples.items() if title in first]
-        return warehouse.server.sql(block.replace("ingestd_records", warehouse.table).strip().removesuffix(";"))
+        return warehouse.server.sql(_example(title).replace("ingestd_records", warehouse.table))
 
     assert run("each record once") == "event\t4\nerasure\t1\n"
-    assert run("older than 25.3") == "2026-11-21\tEUR\t1\t49.9\n"
+    assert run("where data is text") == "2026-11-21\tEUR\t1\t49.9\n"
     run("before an erasure")
     wait_until(lambda: warehouse.ids() == ids_of(everything[2:]))
 

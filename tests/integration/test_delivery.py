@@ -29,6 +29,7 @@ from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.observability.metrics import Metrics
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
+from ingestd.validation.schema_files import DRAFT
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append, read_all, running, until
 
@@ -165,6 +166,7 @@ from ingestd.api.options import Duration
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.testing.sinks import make_records
+from ingestd.validation.schema_files import DRAFT
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append, running
 
@@ -298,3 +300,30 @@ def test_an_unusable_sink_class_is_named(tmp_path: Path) -> None:
         made(tmp_path, Clashing, type="clashing")
     with pytest.raises(ConfigError, match=r"sinks\.out: the sink cannot be set up: ZeroDivisionError"):
         made(tmp_path, Raising, type="raising")
+
+
+def test_a_sink_that_needs_schemas_gets_those_of_the_configuration(tmp_path: Path) -> None:
+    class Registering(Sink):
+        needs_schemas = True
+
+        async def write(self, batch: Sequence[Record]) -> None:
+            pass
+
+    own = {"$schema": DRAFT, "$id": "urn:shop:gift", "title": "Gift Wrapped", "type": "object"}
+    folder = tmp_path / "schemas"
+    folder.mkdir()
+    tables = {"schemas": {"directory": "schemas"}, "sinks": {"out": {"type": "registering"}}}
+    config = parse_config(tables, source="ingestd.toml", base=tmp_path)
+
+    def make(before: SinkConsumer | None = None) -> SinkConsumer:
+        return make_sink_consumer("out", config.sink_tables["out"], Registering, config, transforms={}, before=before)
+
+    first = make()
+    order = first.sink.schemas["Order Completed"]
+    used = ("order", "product_with_quantity", "product")
+    assert order["$defs"].keys() == {f"urn:ingestd:definition:{name}" for name in used}
+    assert make(first) is first
+    (folder / "gift.json").write_text(json.dumps(own))
+    second = make(first)
+    assert second is not first
+    assert second.sink.schemas["Gift Wrapped"] == own

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema_rs import is_valid
+from msgspec.structs import replace
 
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
 from ingestd.plugins.sinks.kafka import KafkaSink
-from ingestd.plugins.sinks.kafka.messages import TopicTemplate
+from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
+from ingestd.validation.schema_files import complete_schemas
 from tests.support.daemon import Shop
+from tests.support.event_keys import KEYS
 from tests.support.kafka_cluster import Stored
 from tests.support.kafka_sink import Kafka, incompressible, make, opened, topic_of, until_written
+from tests.support.schema_registry import schema_registry
 from tests.support.sinks import lines_to_read, options_shown, send_through_an_outage, values
 
+NOW = 1_795_233_906_000
 DOCS = (Path(__file__).parents[2] / "docs" / "sinks" / "kafka.md").read_text()
 
 
@@ -48,20 +55,34 @@ class TestContract(SinkContract):
 
 async def test_a_message_is_the_record_byte_for_byte_with_key_and_headers(kafka: Kafka, topic: str) -> None:
     batch = [
-        *make_records(1, data={"name": "Łódź \x00"}),
-        Record("order_total", 0, b'{ "id": "x", "type": "order_total", "tenant": "shop" }'),
-        Record("receipt", 0, b'{"id":"y","type":"receipt"}'),
-        Record("receipt", 0, b'{"id":"z","type":"receipt","tenant":"shop","key":5}'),
+        *make_records(1, data={"name": "Łódź \x00"}, schema="5c3f1f0e"),
+        Record("order_total", NOW, b'{ "id": "x", "type": "order_total", "tenant": "shop" }', 7),
+        Record("receipt", NOW + 1, b'{"id":"y","type":"receipt"}', 8),
+        Record("receipt", NOW + 2, b'{"id":"z","type":"receipt","tenant":"shop","key":5}', 9),
+        Record("attribution", NOW, b'{"id":"a","tenant":"shop","decidedAt":"2026-11-21T04:05:06.007Z"}', 10),
     ]
     async with opened(kafka.cluster.addresses, topic) as sink:
         await sink.write(batch)
     (first,) = values(batch[:1])
-    assert kafka.cluster.messages(topic) == [
-        Stored(0, "shop:visitor-1", {"id": first["id"], "type": "event", "tenant": "shop"}, batch[0].body),
-        Stored(0, "shop", {"id": "x", "type": "order_total", "tenant": "shop"}, batch[1].body),
-        Stored(0, "y", {"id": "y", "type": "receipt"}, batch[2].body),
-        Stored(0, "shop", {"id": "z", "type": "receipt", "tenant": "shop"}, batch[3].body),
+    more = {"tenant": "shop", "key": "Page View", "schema": "5c3f1f0e", "position": str(batch[0].position)}
+    expected = [
+        ("shop:visitor-1", {"id": first["id"], "type": "event", **more}, batch[0].at),
+        ("shop", {"id": "x", "type": "order_total", "tenant": "shop", "position": "7"}, NOW),
+        ("y", {"id": "y", "type": "receipt", "position": "8"}, NOW + 1),
+        ("shop", {"id": "z", "type": "receipt", "tenant": "shop", "position": "9"}, NOW + 2),
+        ("shop", {"id": "a", "type": "attribution", "tenant": "shop", "position": "10"}, 1_795_233_906_007),
     ]
+    assert kafka.cluster.messages(topic) == [
+        Stored(0, key, headers, record.body, at) for (key, headers, at), record in zip(expected, batch, strict=True)
+    ]
+
+
+async def test_a_record_from_the_future_has_the_present_time(kafka: Kafka, topic: str) -> None:
+    """Brokers refuse a time that is more than an hour ahead of theirs, such as after a correction of the clock."""
+    (record,) = make_records(1)
+    async with opened(kafka.cluster.addresses, topic) as sink:
+        await sink.write([replace(record, at=int(time.time() * 1000) + 86_400_000)])
+    assert abs(kafka.cluster.messages(topic)[0].at / 1000 - time.time()) < 60
 
 
 async def test_the_records_of_a_visitor_are_in_one_partition_as_java_chooses_it(kafka: Kafka, topic: str) -> None:
@@ -105,22 +126,93 @@ async def test_messages_are_compressed_as_configured(kafka: Kafka, topic: str, c
     assert (len(segment) > sum(len(record.body) for record in batch)) == (compression == "none")
 
 
+async def test_a_schema_registry_gets_the_schemas_and_messages_their_ids(kafka: Kafka, topic: str) -> None:
+    batch = make_records(2, key="Order Completed", data={"order_id": "o-1", "total": 49.9, "products": [{"price": 1}]})
+    batch += [
+        *make_records(1, key="Page View"),
+        *make_records(1, key="Gift Wrapped"),
+        *make_records_of_every_type()[-1:],
+    ]
+    batch = [replace(each, position=position) for position, each in enumerate(batch, 1)]
+    with schema_registry() as registry:
+        sink = make(kafka.cluster.addresses, topic, schema_registry=registry.url)
+        assert sink.needs_schemas
+        sink.schemas = complete_schemas(None)
+        assert not sink.risks()  # the registry is on this machine
+        await sink.check()
+        await sink.open()
+        registry.refuses = 409, "the new schema is incompatible"
+        with pytest.raises(SinkRetry, match=r"127.0.0.1:\d+ answers 409: the new schema is incompatible"):
+            await sink.write(batch)
+        with pytest.raises(SinkRetry, match="answers 409"):
+            await sink.check()
+        assert kafka.cluster.messages(topic) == []
+        registry.refuses = None
+        for part in (batch[:1], batch[1:]):
+            await sink.write(part)
+        await sink.close()
+        assert registry.posts == 2
+    ids = {name: str(id_) for name, (id_,) in registry.subjects.items()}
+    assert ids.keys() == {f"{topic}-Order Completed", f"{topic}-Page View"}
+    order, page = ids[f"{topic}-Order Completed"], ids[f"{topic}-Page View"]
+    headers = [
+        message.headers for message in sorted(kafka.cluster.messages(topic), key=lambda each: each.headers["position"])
+    ]
+    assert [each.get("schema-id") for each in headers] == [order, order, page, None, None]
+    schema = registry.schemas[int(order) - 1]
+    assert is_valid(schema, batch[0].decode())  # without any other file
+    assert not is_valid(schema, {**batch[0].decode(), "data": {"products": [{"price": "1"}]}})
+
+
 # Topics
 
 
 @pytest.mark.parametrize(
-    ("template", "type_", "tenant", "topic"),
+    ("template", "type_", "tenant", "key", "topic"),
     [
-        ("events", "event", "shop", "events"),
-        ("{tenant}.{type}", "event", "shop", "shop.event"),
-        ("{tenant}.{type}", "shop:receipt", None, "_.shop_receipt"),
-        ("a-{type}", "ż €/", None, "a-____"),
-        ("{type}", "x" * 300, None, "x" * 249),
-        ("{tenant}", "event", "..", "_"),
+        ("events", "event", "shop", None, "events"),
+        ("{tenant}.{type}", "event", "shop", None, "shop.event"),
+        ("{tenant}.{type}", "shop:receipt", None, None, "_.shop_receipt"),
+        ("a-{type}", "ż €/", None, None, "a-____"),
+        ("{type}", "x" * 300, None, None, "x" * 249),
+        ("{tenant}", "event", "..", None, "_"),
+        ("{tenant}.{key}", "event", "shop", "Order Completed", "shop.Order_Completed"),
+        ("{key}", "attribution", "shop", None, "_"),
     ],
 )
-def test_placeholders_make_valid_topics(template: str, type_: str, tenant: str | None, topic: str) -> None:
-    assert TopicTemplate(template).of(type_, tenant) == topic
+def test_placeholders_make_valid_topics(
+    template: str, type_: str, tenant: str | None, key: str | None, topic: str
+) -> None:
+    assert TopicTemplate(template).of(type_, tenant, key) == topic
+
+
+def test_two_keys_never_share_a_topic() -> None:
+    keys = [
+        "Order Completed",
+        "Order_Completed",
+        "Order.Completed",
+        "Order/Completed",
+        "Order  Completed",
+        "",
+        "_",
+        "ż",
+        "ź",
+    ]
+    keys += ["x" * 300, "x" * 301, ".", "..", *KEYS]
+    topics = [TopicTemplate("{key}").of("event", "shop", key) for key in keys]
+    # Kafka takes a dot and `_` for the same.
+    assert len({topic.replace(".", "_") for topic in topics}) == len(set(keys))
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,249}", topic) for topic in topics)
+
+
+def test_a_sink_makes_a_bounded_number_of_topics() -> None:
+    make = MessageMaker(TopicTemplate("{key}")).make
+    records = [make_records(1, key=f"Key {number}")[0] for number in range(1001)]
+    for record in records[:1000]:
+        make(record)
+    with pytest.raises(ValueError, match="one more topic than 1000"):
+        make(records[1000])
+    make(records[0])
 
 
 async def test_each_type_may_have_its_topic(kafka: Kafka, topic: str) -> None:

@@ -139,6 +139,7 @@ async def test_columns_have_types_and_folders_are_named_by_type_and_date(tmp_pat
     assert row == {
         "id": event.envelope().id, "tenant": "shop", "key": "Page View", "anonymous_id": "visitor-1", "user_id": "u-1",
         "session_id": "5c3f1f0e-3f0a-4f0c-8f53-3a4a4c7f0a11", "position": 7, "record": event.body.decode(),
+        "type": "event", "date": "2026-11-21",
     }  # fmt: skip
     (row,) = pq.read_table(tmp_path / "lake" / files[1], partitioning=None).to_pylist()
     assert (row["id"], row["tenant"], row["timestamp"]) == ("1", None, None)
@@ -309,6 +310,70 @@ async def test_files_with_another_schema_are_a_failure_until_they_are_moved(
     assert numbers_in(tmp_path / "lake") == [1]
 
 
+MERGED: dict[str, dict[str, pa.DataType]] = {
+    "duckdb": {"received_at": pa.timestamp("us", "Europe/Warsaw"), "timestamp": pa.timestamp("us", "UTC")},
+    "polars": {"id": pa.large_string(), "record": pa.string_view(), "date": pa.date32(), "type": pa.large_string()},
+    "pandas": {"received_at": pa.timestamp("ns"), "key": pa.dictionary(pa.int8(), pa.large_string())},
+    "delta": {"id": pa.string_view(), "timestamp": pa.timestamp("us"), "position": pa.int32()},
+    "earlier version": {"type": pa.null(), "date": pa.null()},
+}
+
+
+@pytest.mark.parametrize("tool", MERGED)
+async def test_files_that_another_tool_has_merged_are_taken(tool: str, tmp_path: Path) -> None:
+    """One meaning is one type of column, however a tool stores it."""
+    sink = lake(tmp_path)
+    await sink.open()
+    records = make_records(3)
+    await store(sink, records)
+    await sink.close()
+    (path,) = (tmp_path / "lake").rglob("*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    for name, type_ in MERGED[tool].items():
+        index = table.schema.get_field_index(name)
+        column = None if type_ == pa.null() else table[name].cast(pa.string() if index > 9 else table[name].type)
+        table = table.drop_columns([name])
+        if column is not None:
+            table = table.append_column(name, column.cast(type_, safe=False))
+    path.unlink()
+    pq.write_table(table, path.with_name("merged.parquet"))
+    await sink.check()
+    await sink.open()
+    await sink.write(records)  # as in a replay
+    await sink.flush(None)
+    await store(sink, [placed(each) for each in make_records(2)])
+    await sink.close()
+    assert (
+        len(fetched(f"SELECT id FROM '{tmp_path}/lake/*/*/*.parquet' WHERE type = 'event' AND date >= '2026-11-21'"))
+        == 5
+    )
+
+
+async def test_records_of_many_days_in_any_order_need_memory_for_their_bytes_only(tmp_path: Path) -> None:
+    """Such as a history that was sorted by visitor. An open file for each day would take tens of kilobytes."""
+    sink = lake(tmp_path)
+    await sink.open()
+    day = 86_400_000
+    batch = [
+        replace(each, at=each.at - number * 7919 % 3000 * day, position=number)
+        for number, each in enumerate(make_records(6000), 1)
+    ]
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    for start in range(0, len(batch), 500):
+        await sink.write(batch[start : start + 500])
+    sink._buffer.compress()
+    most = 0
+    for _, file in sink._buffer.finish(()):
+        file.content()
+        most = max(most, pa.total_allocated_bytes() - before)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    await sink.close()
+    size = sum(len(each.body) for each in batch)
+    assert most + held < 8 * size, f"{most} and {held} bytes for {size} bytes of JSON"
+
+
 async def test_a_file_that_is_not_parquet_is_a_failure_that_names_it(tmp_path: Path) -> None:
     sink = lake(tmp_path)
     other = tmp_path / "lake" / "type=event" / "date=2026-11-21" / "a.parquet"
@@ -356,6 +421,20 @@ async def test_object_storage_has_each_record_once(s3: S3Server, tmp_path: Path)
     await sink.check()
     await sink.close()
     assert numbers_in_bucket(s3, "shop/once") == [*range(1, 21)]
+
+
+async def test_object_storage_is_compacted(s3: S3Server, tmp_path: Path) -> None:
+    storage = "\n".join(f'{name} = "{value}"' for name, value in s3.storage.items())
+    url = "s3://shop/compacted"
+    shop = Shop(tmp_path, {"sinks.lake": f'type = "parquet"\nurl = "{url}"', "sinks.lake.storage": storage})
+    sink = configured(ParquetSink, "lake", {"url": url, "storage": s3.storage}, tmp_path)
+    await sink.open()
+    for position, each in enumerate(make_records(3), 1):
+        await store(sink, [replace(each, position=position)])
+    assert json.loads(shop.command("lake", "compact", "--json"))["written"] == 1
+    assert len(sink.lake.files("type=event/date=2026-11-21")) == 1
+    await sink.close()
+    assert numbers_in_bucket(s3, "shop/compacted") == [1, 2, 3]
 
 
 async def test_google_cloud_storage_has_each_record_once(tmp_path: Path) -> None:

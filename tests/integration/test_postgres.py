@@ -821,6 +821,25 @@ async def test_check_creates_nothing(warehouse: Warehouse) -> None:
     assert warehouse.sql("SELECT to_regclass('ingestd_records')") == [""]
 
 
+async def test_check_tells_the_indexes_that_a_table_lacks(warehouse: Warehouse) -> None:
+    """The sink makes them with a new table, and not for an existing one, because that takes a while."""
+    async with warehouse.opened() as sink:
+        await sink.check()
+        assert not sink.risks()
+        indexes = "SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'ingestd_records'::regclass"
+        names = warehouse.sql(f"{indexes} AND NOT indisprimary")
+        assert len(names) == 6
+        warehouse.sql(f"DROP INDEX {', '.join(names)}")
+        await sink.write(make_records(1, orderId="o" * 10_000, userId="u" * 10_000))
+        await sink.check()
+        found = sink.risks()
+        assert len(found) == 6
+        for text in found:
+            warehouse.sql(text.partition("; run ")[2])
+        await sink.check()
+        assert not sink.risks()
+
+
 @asynccontextmanager
 async def listening(answer: bytes | None) -> AsyncIterator[int]:
     """A server that sends this answer after the first bytes, and closes. Without an answer it only listens."""
@@ -945,13 +964,17 @@ async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
     everything = [replace(each, position=position) for position, each in enumerate([*batch, erasure, *after], 1)]
     async with warehouse.opened() as sink:
         await sink.write(everything)
-    queries = shown_queries()
-    indexes, orders, next_ones, forget = queries
-    warehouse.sql(indexes)
+    index, orders, next_ones, of_person, forget = shown_queries()
+    warehouse.sql(index.replace(" CONCURRENTLY", ""))
     assert warehouse.sql(orders) == ["2026-11-21|EUR|1|49.9"]
     assert warehouse.sql(next_ones.replace("$1", "5").replace("$2", "100")) == [
         f"{position}|{id_}" for position, id_ in zip((6, 7), ids_of([erasure, *after]), strict=True)
     ]
+    for query, value, expected in zip(of_person.split(";"), ("visitor-1", "u-17", "o-1"), (3, 5, 1), strict=False):
+        statement = query.replace("$1", f"'{value}'")
+        assert len(warehouse.sql(statement)) == expected
+        plan = warehouse.sql(f"SET enable_seqscan = off; EXPLAIN {statement}")
+        assert any("Index" in line for line in plan), plan
     warehouse.sql(forget)
     assert warehouse.ids() == ids_of([batch[3], erasure, *after])
 

@@ -63,6 +63,8 @@ class Stored(NamedTuple):
     key: str
     headers: dict[str, str]
     body: bytes
+    at: int
+    """The time of the message in milliseconds."""
 
 
 class KafkaBroker:
@@ -316,7 +318,7 @@ def _end(consumer: Consumer, partition: TopicPartition) -> int:
 
 def _stored(message: Any) -> Stored:
     headers = {name: value.decode() for name, value in message.headers() or []}
-    return Stored(message.partition(), message.key().decode(), headers, message.value())
+    return Stored(message.partition(), message.key().decode(), headers, message.value(), message.timestamp()[1])
 
 
 def make_archive() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ingestd.api.events import Record
 from ingestd.api.times import format_time, parse_time
-from ingestd.plugins.sinks.clickhouse.rows import rows_of
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, rows_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.parquet.rows import make_table, read
@@ -63,20 +63,22 @@ async def test_the_times_and_the_key_of_a_record(derived: Record, expected: tupl
     received_at, timestamp, key = expected
     assert format_time(derived.received_at()) == received_at
     columns = read(derived)
-    (row,) = make_table([columns], [columns.received_at(derived)], [derived]).to_pylist()
+    (row,) = make_table([columns], [derived]).to_pylist()
     found = [
         None if row[name] is None else round(row[name].timestamp() * 1000) for name in ("received_at", "timestamp")
     ]
     assert found == [parse_time(received_at), timestamp and parse_time(timestamp)]
     layout = Layout("26.9", frozenset(), range(1971, 2105), (), frozenset())
     rows, _ = await rows_of([derived], layout)
-    line = json.loads(rows[0].line)
+    (text,) = [text async for text in lines_of([rows[0]])]
+    line = json.loads(text)
     assert line["received_at"] == received_at
     assert parse_time(line.get("timestamp", "")) == (timestamp and parse_time(timestamp))
     copied = row_of(derived)
     assert _postgres_time(received_at) in copied.head
     assert timestamp is None or _postgres_time(timestamp) in copied.head
-    assert MessageMaker(TopicTemplate("events")).make(derived).key == key.encode()
+    message = MessageMaker(TopicTemplate("events")).make(derived)
+    assert (message.key, format_time(message.at)) == (key.encode(), received_at)
 
 
 def _postgres_time(text: str) -> bytes:

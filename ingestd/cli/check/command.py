@@ -52,8 +52,9 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     faulty = {PREFIX + finding.name for finding in faults}
     report.add("store", show_risks(url_risks(config)))
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty, validator=validator)
+    checked = await asyncio.gather(*map(_sink, sinks))
     risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
-    report.add("sinks", [*faults, *await asyncio.gather(*map(_sink, sinks)), *risks])
+    report.add("sinks", [*faults, *checked, *risks])
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])
     _print(report, as_json=arguments.json)

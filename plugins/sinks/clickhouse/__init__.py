@@ -116,6 +116,8 @@ class ClickHouseSink(Sink):
         return self._layout
 
     async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:
+        from .rows import lines_of
+
         if not rows:
             return
         settings = dict(layout.settings)
@@ -124,5 +126,5 @@ class ClickHouseSink(Sink):
         if "insert_deduplication_token" in layout.known:
             settings["insert_deduplication_token"] = batch_token((row.id for row in rows), self._partition)
         self._layout = None  # until the insert succeeds
-        await self._server.insert(self._table.insert, settings, [row.line for row in rows])
+        await self._server.insert(self._table.insert, settings, lines_of(rows))
         self._layout = layout

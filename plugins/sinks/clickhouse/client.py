@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlencode
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 _MOST_TEXT = 1 << 20
-_AT_ONCE = 64  # lines in one chunk
 # Far above a delivery's usual time limit. It ends attempts that nothing waits for.
 _CONNECT_TIMEOUT = 120.0
 
@@ -63,14 +62,14 @@ class Server:
     async def execute(self, command: str) -> None:
         await self._post({"query": command})
 
-    async def insert(self, query: str, settings: Mapping[str, str], lines: Sequence[bytes]) -> None:
-        """Insert these lines. If it returns, the server has stored all of them."""
+    async def insert(self, query: str, settings: Mapping[str, str], lines: AsyncIterator[bytes]) -> None:
+        """Insert these lines, and send some while others are made. If it returns, the server has stored all."""
         # The answer begins after the insert, so that its status is the outcome.
         text = await self._post({"query": query, "wait_end_of_query": "1", **settings}, lines)
         if text.strip():
             raise failure(self.host, 200, None, text)
 
-    async def _post(self, parameters: Mapping[str, str], lines: Sequence[bytes] = ()) -> bytes:
+    async def _post(self, parameters: Mapping[str, str], lines: AsyncIterator[bytes] | None = None) -> bytes:
         answer = await ask(self._request(parameters, lines), most_text=_MOST_TEXT, reads_text=lambda _: True)
         if answer.status == 0:
             raise connection_failure(answer.failure, self.host, self._advice) from None
@@ -80,15 +79,15 @@ class Server:
             raise SinkFailure(f"{self.host} answers 200 before it has received the whole request")
         return answer.text
 
-    def _request(self, parameters: Mapping[str, str], lines: Sequence[bytes]) -> HTTPRequest:
+    def _request(self, parameters: Mapping[str, str], lines: AsyncIterator[bytes] | None) -> HTTPRequest:
         return HTTPRequest(
             f"{self._url}?{urlencode(parameters)}",
             "POST",
             HTTPHeaders({**self._headers, "Content-Type": "application/octet-stream"}),
             # In chunks, because some versions take a request with a length that is cut off between two rows for a whole
             # one. With the token of the batch, they would ignore the missing rows when the batch comes again.
-            body_producer=_producer(lines) if lines else None,  # type: ignore[arg-type]  # may also return None
-            body=None if lines else b"",
+            body_producer=None if lines is None else _producer(lines),  # type: ignore[arg-type]  # any awaitable will do
+            body=b"" if lines is None else None,
             connect_timeout=_CONNECT_TIMEOUT,
             request_timeout=0.0,  # none here, because delivery has a time limit
             follow_redirects=False,
@@ -98,10 +97,9 @@ class Server:
         )
 
 
-def _producer(lines: Sequence[bytes]) -> Callable[[Callable[[bytes], Any]], None]:
-    def produce(write: Callable[[bytes], Any]) -> None:
-        # In pieces, because Tornado copies each. Not awaited, so that an early answer is read at once.
-        for start in range(0, len(lines), _AT_ONCE):
-            write(b"\n".join([*lines[start : start + _AT_ONCE], b""]))
+def _producer(lines: AsyncIterator[bytes]) -> Callable[[Callable[[bytes], Any]], Awaitable[None]]:
+    async def produce(write: Callable[[bytes], Any]) -> None:
+        async for some in lines:
+            write(some)
 
     return produce

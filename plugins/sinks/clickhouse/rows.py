@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.times import format_time
+from ingestd.support.pace import Pace
 
-from ..columns import make_rows, read_columns
+from ..columns import Columns, make_rows, read_columns
 from .table import Layout
 
-__all__ = ["Row", "rows_of"]
+__all__ = ["Row", "lines_of", "rows_of"]
+
+_AT_ONCE = 64  # rows of which the lines are made at once
+_SLICE = 0.002  # seconds of work after which other tasks get a turn
 
 
-class Row(NamedTuple):
-    id: str
-    line: bytes
-
-
-async def rows_of(batch: Sequence[Record], layout: Layout) -> tuple[dict[int, Row], dict[int, str]]:
-    """The row of each record by its index, and the reason for each record that cannot have a row."""
-    buffer = bytearray()  # for one row after the other, because a new buffer would have to grow for each
-    return await make_rows(batch, partial(_row, layout=layout, buffer=buffer))
-
-
-class _Line(msgspec.Struct, omit_defaults=True, gc=False):
+class Row(msgspec.Struct, omit_defaults=True, gc=False):
     """A row. Members without a value are left out, so their columns get their defaults."""
 
     id: str
@@ -47,13 +39,28 @@ class _Line(msgspec.Struct, omit_defaults=True, gc=False):
     context: msgspec.Raw | str | None = None
 
 
-_encode_into = msgspec.json.Encoder().encode_into
+_WITH_COLUMN = {"type", *(each.encode_name for each in msgspec.structs.fields(Columns))}
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
-def _row(record: Record, layout: Layout, buffer: bytearray) -> Row:
+async def rows_of(batch: Sequence[Record], layout: Layout) -> tuple[dict[int, Row], dict[int, str]]:
+    """The row of each record by its index, and the reason for each record that cannot have a row."""
+    return await make_rows(batch, partial(_row, layout=layout))
+
+
+async def lines_of(rows: Sequence[Row]) -> AsyncIterator[bytes]:
+    """The lines of the rows, some at a time."""
+    pace = Pace(_SLICE)
+    for start in range(0, len(rows), _AT_ONCE):
+        yield _encode_lines(rows[start : start + _AT_ONCE])
+        if pace.is_over():
+            await pace.pause()
+
+
+def _row(record: Record, layout: Layout) -> Row:
     columns = read_columns(record.body)
     time = columns.time
-    line = _Line(
+    return Row(
         columns.id,
         record.type,
         format_time(columns.received_at(record)),
@@ -65,11 +72,17 @@ def _row(record: Record, layout: Layout, buffer: bytearray) -> Row:
         columns.anonymous_id,
         columns.user_id,
         columns.session_id,
-        _json(columns.data, "data", layout),
+        _json(_data(columns, record), "data", layout),
         _json(columns.context, "context", layout),
     )
-    _encode_into(line, buffer)
-    return Row(columns.id, bytes(buffer))
+
+
+def _data(columns: Columns, record: Record) -> msgspec.Raw:
+    """The data of an event. A derived record has none, so here are its members without a column."""
+    if columns.data or not columns.decided_at:
+        return columns.data
+    members = msgspec.json.decode(record.body, type=dict[str, msgspec.Raw])
+    return msgspec.Raw(msgspec.json.encode({name: raw for name, raw in members.items() if name not in _WITH_COLUMN}))
 
 
 def _json(value: msgspec.Raw, column: str, layout: Layout) -> msgspec.Raw | str | None:

@@ -30,6 +30,16 @@ COLUMNS = {
 }
 """The columns that the sink writes, and the types that each may have, apart from Nullable and LowCardinality."""
 
+# Paths of `data` that have the same type in all schemas and in attributions. A server that cannot leave out a value of
+# another type would refuse its record, so it gets no typed paths.
+_NUMBERS = ("price", "quantity", "total", "revenue", "shipping", "tax", "discount", "value.revenue", "value.total")
+_TEXTS = (
+    "order_id", "product_id", "category", "coupon", "currency", "orderId", "model", "reason", "value.currency",
+    "touchpoint.source", "touchpoint.medium", "touchpoint.name", "touchpoint.channel",
+)  # fmt: skip
+_TYPED = ", ".join([f"{path} Nullable(Float64)" for path in _NUMBERS] + [f"{path} Nullable(String)" for path in _TEXTS])
+_LENIENT = "type_json_skip_invalid_typed_paths"
+
 # The first versions in which these types can be used without further settings.
 _WITH_TYPES = (20, 8)  # DateTime64, LowCardinality and compression of single columns
 _WITH_JSON = (25, 3)
@@ -44,6 +54,7 @@ _SETTINGS = {
     "insert_deduplicate": "1",
     "max_partitions_per_insert_block": "0",
     "type_json_skip_duplicated_paths": "1",
+    _LENIENT: "1",
     "wait_for_async_insert": "1",
 }
 _BY_SINK = ("async_insert", "insert_deduplication_token")
@@ -86,15 +97,14 @@ class Table:
         """Create the table if missing, and check that it can take records."""
         version = await _version(server)
         types = await self._find(server)
+        known = await _known(server, "settings", [*_SETTINGS, *_BY_SINK])
         if types is None:
-            await server.execute(
-                self._definition(version, await _known(server, "merge_tree_settings", _TABLE_SETTINGS))
-            )
+            of_tables = await _known(server, "merge_tree_settings", _TABLE_SETTINGS)
+            await server.execute(self._definition(version, of_tables, typed=_LENIENT in known))
             types = await self._find(server)
             if types is None:
                 raise SinkRetry(f"the table {self._given} was created, but cannot be seen")
         bases = await self._inspect(server, types)
-        known = await _known(server, "settings", [*_SETTINGS, *_BY_SINK])
         return Layout(
             version,
             frozenset(name for name in ("data", "context") if bases[name] != "String"),
@@ -141,24 +151,25 @@ class Table:
             raise SinkRetry(f"the table {self._given} " + "; it ".join(faults))
         return bases
 
-    def _definition(self, version: str, settings: frozenset[str]) -> str:
+    def _definition(self, version: str, settings: frozenset[str], *, typed: bool) -> str:
         numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         modern = numbers >= _WITH_TYPES
         name = "LowCardinality(String)" if modern else "String"
-        label = "LowCardinality(Nullable(String))" if modern else "Nullable(String)"
         time = "DateTime64(3, 'UTC')" if modern else "DateTime('UTC')"
         json = "JSON" if numbers >= _WITH_JSON else "String"
         types = {
-            "id": "String", "type": name, "tenant": label, "key": label, "received_at": time,
+            "id": "String", "type": name, "tenant": name, "key": name, "received_at": time,
             "timestamp": f"Nullable({time})", "anonymous_id": "Nullable(String)", "user_id": "Nullable(String)",
-            "session_id": "Nullable(String)", "position": "Int64", "data": json, "context": json,
+            "session_id": "Nullable(String)", "position": "Int64",
+            "data": f"JSON({_TYPED})" if typed else json, "context": json,
             "record": "String CODEC(ZSTD(1))" if modern else "String",
         }  # fmt: skip
         columns = ", ".join(f"{column} {type_}" for column, type_ in types.items())
-        # A record that comes again has the same time, so both rows have the same key in the same partition.
+        # Queries ask for a key of a tenant and a time. A record that comes again has the same values of them, so both
+        # rows have the same sort key in the same partition.
         definition = (
             f"CREATE TABLE IF NOT EXISTS {self.quoted} ({columns}) ENGINE = ReplacingMergeTree"
-            " PARTITION BY toYYYYMM(received_at) ORDER BY (received_at, id)"
+            " PARTITION BY toYYYYMM(received_at) ORDER BY (tenant, type, key, received_at, id)"
         )
         chosen = ", ".join(f"{name} = {value}" for name, value in _TABLE_SETTINGS.items() if name in settings)
         return f"{definition} SETTINGS {chosen}" if chosen else definition

@@ -15,18 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkFailure, SinkReject, SinkRetry
 from ingestd.api.events import Record
-from ingestd.api.options import password_in_clear
+from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
-from .messages import Message, MessageMaker, TopicTemplate
+from .messages import Message, MessageMaker, Subject, TopicTemplate, Unregistered
 from .producer import Producer, TooLarge, Unacknowledged
 from .settings import KafkaOptions, check_options
 from .topics import Topics
+
+if TYPE_CHECKING:
+    from .registry import Registry
 
 __all__ = ["KafkaSink", "register_sinks"]
 
@@ -55,7 +58,13 @@ class KafkaSink(Sink):
             template = TopicTemplate(options.topic)
         except ValueError as error:
             raise ConfigError(f"sinks.{name}.topic: {error}") from None
-        self._make = MessageMaker(template).make
+        self._registry: Registry | None = None
+        if options.schema_registry is not None:
+            from .registry import Registry  # here, because most commands do not need Tornado's client
+
+            self._registry = Registry(options, f"sinks.{name}")
+        self.needs_schemas = self._registry is not None
+        self._make = MessageMaker(template, self._registry).make
         self._static = [] if template.name is None else [template.name]
         """The topic, if it is the same for all records."""
         self._topics = Topics(options)
@@ -64,17 +73,28 @@ class KafkaSink(Sink):
 
     def risks(self) -> Sequence[str]:
         options = self.options
-        if options.user is None or options.tls or options.ca_file or options.certificate:
-            return ()
-        brokers = f"kafka://{','.join(options.brokers)}"
-        return password_in_clear(f"sinks.{self.name}.password", brokers, f"set sinks.{self.name}.tls = true")
+        found: list[str] = []
+        if options.user is not None and not (options.tls or options.ca_file or options.certificate):
+            brokers = f"kafka://{','.join(options.brokers)}"
+            found += password_in_clear(f"sinks.{self.name}.password", brokers, f"set sinks.{self.name}.tls = true")
+        registry = options.schema_registry
+        if registry is not None and registry.startswith("http:") and has_credentials(registry):
+            found += password_in_clear(f"sinks.{self.name}.schema_registry", registry, "use https")
+        return found
 
     async def open(self) -> None:
+        if self._registry is not None:
+            self._registry.schemas = self.schemas
         await self.close()
         await self._run(self._open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        await self._run(self._write, batch)
+        try:
+            await self._run(self._write, batch)
+        except Unregistered as error:
+            assert self._registry is not None
+            await self._registry.register(error.subjects)
+            await self._run(self._write, batch)
 
     async def check(self) -> None:
         stop = Event()
@@ -83,6 +103,8 @@ class KafkaSink(Sink):
             await asyncio.to_thread(self._topics.check, self._static, stop)
         finally:
             stop.set()
+        if self._registry is not None:
+            await self._registry.check()
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -107,7 +129,7 @@ class KafkaSink(Sink):
         self._topics.reach(self._static, stop)
 
     def _write(self, batch: Sequence[Record], stop: Event) -> None:
-        messages = [*map(self._make, batch)]
+        messages = self._messages(batch)
         topics = {message.topic for message in messages}
         try:
             self._topics.ensure(topics, stop)
@@ -125,6 +147,23 @@ class KafkaSink(Sink):
             error.written = self._written(messages, stop)
             raise
         self._forget(messages, stop)
+
+    def _messages(self, batch: Sequence[Record]) -> list[Message]:
+        messages: list[Message] = []
+        rejected: dict[int, str] = {}
+        unregistered: set[Subject] = set()
+        for index, record in enumerate(batch):
+            try:
+                messages.append(self._make(record))
+            except Unregistered as error:
+                unregistered.update(error.subjects)
+            except ValueError as error:
+                rejected[index] = str(error)
+        if unregistered:
+            raise Unregistered(unregistered)
+        if rejected:
+            raise SinkReject(rejected)
+        return messages
 
     def _written(self, messages: Sequence[Message], stop: Event) -> int:
         """The number of messages, from the first, that the brokers have. They do not come again."""

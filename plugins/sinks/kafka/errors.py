@@ -20,7 +20,7 @@ ALL_BROKERS_DOWN = -187
 HOPELESS = {-169, -181, ALL_BROKERS_DOWN}
 """Wrong credentials, a failed TLS handshake, and no connection to any known broker."""
 
-_CONTENT = {2, 87}  # a corrupt message, an invalid record
+_CONTENT = {2, 32, 87}  # a corrupt message, a time that the topic does not take, an invalid record
 """Errors that may be the fault of a record. All others are those of the cluster, its topics, rights and quotas."""
 
 

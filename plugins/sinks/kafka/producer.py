@@ -143,7 +143,12 @@ class Producer:
         while message.id not in self._receipts:
             try:
                 self._client.produce(
-                    message.topic, message.body, message.key, on_delivery=receipt.take, headers=message.headers
+                    message.topic,
+                    message.body,
+                    message.key,
+                    on_delivery=receipt.take,
+                    timestamp=message.at,
+                    headers=message.headers,
                 )
                 self._receipts[message.id] = receipt
             except BufferError:  # librdkafka has a gigabyte of messages

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ingestd.api.errors import ConfigError
-from ingestd.api.options import Options, Secret
+from ingestd.api.options import Options, Secret, Url
 
 __all__ = ["KafkaOptions", "check_options", "client_settings", "lone_settings", "producer_settings"]
 
@@ -22,7 +22,7 @@ class KafkaOptions(Options):
     brokers: Annotated[tuple[str, ...], Meta(min_length=1)]
     """Some brokers of the cluster as `host:port`. They tell the others."""
     topic: str = "ingestd"
-    """May contain {type} and {tenant}."""
+    """May contain {type}, {tenant} and {key}, the event key."""
     create: bool = True
     """Whether the sink creates a missing topic. It never changes an existing one."""
     partitions: _Count | None = None
@@ -41,6 +41,8 @@ class KafkaOptions(Options):
     password: Secret | None = None
     sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     """The SASL mechanism, if there is a user."""
+    schema_registry: Url | None = None
+    """A registry with Confluent's API, perhaps with user and password, that gets the schemas of events."""
 
 
 _LARGEST = 1_000_000_000  # bytes of a message, the most that librdkafka has. The topic's own limit is lower.

@@ -92,8 +92,16 @@ class ParquetSink(Sink):
         self._lake: Lake = Lake(folder, _secrets(options))
         self._new_buffer = FileBuffer
         self._buffer: FileBuffer = FileBuffer()
+        self._stored: set[str] = set()
+        """The folders whose files a flush has stored, in case that it is made again."""
+        self._may_repeat = True
+        """Whether the next flush may be one that a crash has interrupted. Its files may be merged by now."""
         self._thread: ThreadPoolExecutor | None = None
         self._job: asyncio.Future[None] | None = None
+
+    @property
+    def lake(self) -> Lake:
+        return self._lake
 
     def risks(self) -> Sequence[str]:
         options = self.options
@@ -107,7 +115,8 @@ class ParquetSink(Sink):
         return [f"sinks.{self.name}.storage: the records are sent to {host} without TLS; use an endpoint with https"]
 
     async def open(self) -> None:
-        self._buffer = self._new_buffer()
+        self._empty()
+        self._may_repeat = True
         await self._do(self._lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
@@ -129,7 +138,7 @@ class ParquetSink(Sink):
 
     async def flush(self, span: Span | None) -> None:
         await self._do(self._store, self._buffer, span)
-        self._buffer = self._new_buffer()
+        self._empty()
 
     async def check(self) -> None:
         await self._do(self._lake.check)
@@ -161,17 +170,21 @@ class ParquetSink(Sink):
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None  # the sink may be opened again
+        self._empty()
+
+    def _empty(self) -> None:
         self._buffer = self._new_buffer()
+        self._stored = set()
 
     def _store(self, buffer: FileBuffer, span: Span | None) -> None:
         """Store the files that are not stored yet."""
-        for folder, file in buffer.finish().items():
-            if not file.is_stored:
-                if span is None:
-                    self._store_missing(folder, file)
-                else:
-                    self._lake.put(f"{folder}/{_name_of(span)}", file.content())
-                file.is_stored = True
+        for folder, file in buffer.finish(self._stored):
+            if span is None or (self._may_repeat and self._lake.is_merged(folder, file.first, file.last)):
+                self._store_missing(folder, file)
+            else:
+                self._lake.put(f"{folder}/{_name_of(span)}", file.content())
+            self._stored.add(folder)
+        self._may_repeat = False
 
     def _store_missing(self, folder: str, file: PartitionFile) -> None:
         """Store the records that the folder does not have yet."""

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ingestd.api.errors import SinkRetry, reason_of
+from ingestd.api.events import Record
 from ingestd.support.durable_files import sync
 from ingestd.support.masking import mask
 
-from .rows import SCHEMA
+from .rows import REPLACED, SCHEMA, PartitionFile, conform, with_changes
 
 __all__ = ["Folder", "Lake", "LocalFolder", "ObjectFolder"]
 
 _OBJECT_STORES = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
-_NAME = re.compile(r"(\d+)-(\d+)-[^/]*\.parquet")
+_NAME = re.compile(r"(\d+)-(\d+)-([^/]*)\.parquet")
+_ROWS = 10_000  # of a file that are read at once
 
 
 class Folder(Protocol):
@@ -35,14 +39,17 @@ class Folder(Protocol):
     def check(self) -> None:
         """Raise the error that writing would raise, as far as it is known without writing."""
 
-    def put(self, path: str, content: pa.Buffer) -> None:
+    def put(self, path: str, content: pa.Buffer | bytes) -> None:
         """Store a file durably, whole or not at all. It replaces a file with this name."""
 
-    def names(self, folder: str) -> list[str]:
-        """The names in a folder, none if the folder does not exist."""
+    def names(self, folder: str) -> Mapping[str, int]:
+        """The names in a folder with sizes in bytes, none if the folder does not exist."""
 
     def open(self, path: str) -> Any:
         """A file for reading."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
 
 
 class LocalFolder:
@@ -63,7 +70,7 @@ class LocalFolder:
         if not os.access(place, os.W_OK | os.X_OK):
             raise PermissionError(f"{place} cannot be written to")
 
-    def put(self, path: str, content: pa.Buffer) -> None:
+    def put(self, path: str, content: pa.Buffer | bytes) -> None:
         whole = self._root / path
         self._make_folders(whole.parent)
         part = whole.with_name(f".{whole.name}.part")
@@ -89,14 +96,18 @@ class LocalFolder:
             folder.mkdir()
         sync(folder.parent)
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str) -> Mapping[str, int]:
         try:
-            return os.listdir(self._root / folder)
+            return {entry.name: entry.stat().st_size for entry in os.scandir(self._root / folder)}
         except FileNotFoundError:
-            return []
+            return {}
 
     def open(self, path: str) -> Any:
         return pa.OSFile(str(self._root / path))
+
+    def remove(self, path: str) -> None:
+        (self._root / path).unlink()
+        sync((self._root / path).parent)
 
 
 class ObjectFolder:
@@ -131,7 +142,7 @@ class ObjectFolder:
         if kind is fs.FileType.NotFound:
             raise FileNotFoundError(f"there is no bucket {bucket}")
 
-    def put(self, path: str, content: pa.Buffer) -> None:
+    def put(self, path: str, content: pa.Buffer | bytes) -> None:
         assert self._system is not None
         whole = part = f"{self._root}/{path}"
         is_atomic = isinstance(self._system, _OBJECT_STORES)
@@ -144,10 +155,14 @@ class ObjectFolder:
         if not is_atomic:
             self._system.move(part, whole)
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str) -> Mapping[str, int]:
         assert self._system is not None
         selector = fs.FileSelector(f"{self._root}/{folder}".rstrip("/"), allow_not_found=True)
-        return [info.base_name for info in self._system.get_file_info(selector)]
+        return {info.base_name: info.size or 0 for info in self._system.get_file_info(selector)}
+
+    def remove(self, path: str) -> None:
+        assert self._system is not None
+        self._system.delete_file(f"{self._root}/{path}")
 
     def open(self, path: str) -> Any:
         assert self._system is not None
@@ -175,7 +190,7 @@ class Lake:
             self._folder.check()
             self._check_schema()
 
-    def put(self, path: str, content: pa.Buffer) -> None:
+    def put(self, path: str, content: pa.Buffer | bytes) -> None:
         with self._told():
             self._folder.put(path, content)
 
@@ -193,13 +208,12 @@ class Lake:
 
     def received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
         """The id and the time of receipt of each record received in this time, in milliseconds."""
-        with self._told():
-            for type_ in self._folders("", "type="):
-                for date in self._folders(type_, "date="):
-                    day = datetime.fromisoformat(f"{date.removeprefix('date=')}T00:00:00+00:00").timestamp() * 1000
-                    if day < end and day + 86_400_000 > begin:
-                        for name in self._files(f"{type_}/{date}"):
-                            yield from self._received(f"{type_}/{date}/{name}", begin, end)
+        for folder in self.folders():
+            day = datetime.fromisoformat(f"{folder.partition('date=')[2]}T00:00:00+00:00").timestamp() * 1000
+            if day < end and day + 86_400_000 > begin:
+                with self._told():
+                    for name in self._files(folder):
+                        yield from self._received(f"{folder}/{name}", begin, end)
 
     def _received(self, path: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
         with self._opened(path) as opened:
@@ -209,17 +223,84 @@ class Lake:
                     if begin <= at < end:
                         yield id_, at
 
-    def _folders(self, folder: str, prefix: str) -> list[str]:
-        return sorted(name for name in self._folder.names(folder) if name.startswith(prefix))
+    def is_merged(self, folder: str, first: int, last: int) -> bool:
+        """Whether a tool has merged files that may have records of these positions."""
+        with self._told():
+            matches = [_NAME.fullmatch(name) for name in self._files(folder)]
+        return any(
+            match is None or (match[3].startswith("merged-") and int(match[1]) <= last and int(match[2]) >= first)
+            for match in matches
+        )
 
-    def _files(self, folder: str) -> list[str]:
-        return sorted(name for name in self._folder.names(folder) if name.endswith(".parquet"))
+    def folders(self) -> list[str]:
+        """The folders of all types and dates."""
+        with self._told():
+            return [
+                f"{type_}/{date}"
+                for type_ in sorted(self._folder.names(""))
+                if type_.startswith("type=")
+                for date in sorted(self._folder.names(type_))
+                if date.startswith("date=")
+            ]
+
+    def files(self, folder: str) -> Mapping[str, int]:
+        """The files in a folder, with their sizes in bytes."""
+        with self._told():
+            return self._files(folder)
+
+    def tables(self, folder: str, name: str) -> Iterator[pa.Table]:
+        """The records of a file, in parts."""
+        with self._told(), self._opened(f"{folder}/{name}") as file:
+            for batch in pq.ParquetFile(file).iter_batches(_ROWS):
+                yield conform(pa.Table.from_batches([batch]), folder)
+
+    def merge(self, folder: str, files: Mapping[str, int], change: Callable[[Record], bytes | None] | None) -> int:
+        """Replace files, given with their sizes, by a single one. Returns how many records `change` has changed."""
+        merged, changed = PartitionFile(), 0
+        for name in files:
+            for table in self.tables(folder, name):
+                more, count = (table, 0) if change is None else with_changes(table, change)
+                merged.add(more)
+                changed += count
+        content = merged.content(replaced=files)
+        digest = blake2b(content, digest_size=6).hexdigest()
+        self.put(f"{folder}/{merged.first:015d}-{merged.last:015d}-merged-{digest}.parquet", content)
+        for name in files:
+            self.remove(folder, name)
+        return changed
+
+    def replaced_by(self, folder: str, name: str) -> Mapping[str, int]:
+        """The files that a merged file replaces, with their sizes."""
+        if "-merged-" not in name:
+            return {}
+        with self._told(), self._opened(f"{folder}/{name}") as file:
+            found = (pq.read_metadata(file).metadata or {}).get(REPLACED.encode())
+        return {} if found is None else msgspec.json.decode(found, type=dict[str, int])
+
+    def get(self, path: str) -> bytes | None:
+        """The content of a file in the folder itself, or None if there is no such file."""
+        with self._told():
+            if path not in self._folder.names(""):
+                return None
+            with self._folder.open(path) as file:
+                return bytes(file.read())
+
+    def remove(self, folder: str, name: str) -> None:
+        with self._told():
+            self._folder.remove(f"{folder}/{name}")
+
+    def _files(self, folder: str) -> Mapping[str, int]:
+        return {
+            name: size
+            for name, size in sorted(self._folder.names(folder).items())
+            if name.endswith(".parquet") and name[0] not in "._"
+        }
 
     def _check_schema(self) -> None:
         """Compare the newest file of each type. Readers cannot read files of different schemas together."""
         for type_ in sorted(name for name in self._folder.names("") if name.startswith("type=")):
             dates = sorted(name for name in self._folder.names(type_) if name.startswith("date="))
-            files = self._files(f"{type_}/{dates[-1]}") if dates else []
+            files = [*self._files(f"{type_}/{dates[-1]}")] if dates else []
             if files:
                 path = f"{type_}/{dates[-1]}/{files[-1]}"
                 with self._opened(path) as file:
@@ -247,12 +328,30 @@ def _compare(path: str, found: pa.Schema) -> None:
     for field in SCHEMA:
         index = found.get_field_index(field.name)
         if index < 0:
+            if field.name in _OF_FOLDER:  # files of earlier versions have them in the name of the folder only
+                continue
             raise ValueError(f"{path} has no column {field.name}, so it is not of this sink; move it away")
-        if found.field(index).type != field.type:
+        if _kind(found.field(index).type) not in {_kind(field.type), *_OF_FOLDER.get(field.name, ())}:
             raise ValueError(
                 f"the column {field.name} of {path} is {found.field(index).type}, and the sink writes {field.type};"
                 " move the files away, or give the sink another folder"
             )
+
+
+_OF_FOLDER = {"type": (), "date": ("date",)}
+
+
+def _kind(type_: pa.DataType) -> str:
+    """What a type means, however it is stored: tools that merge files store the same values in other ways."""
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _kind(type_.value_type)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "text"
+    if pa.types.is_timestamp(type_):  # in any unit and zone: an instant is the same
+        return "time"
+    if pa.types.is_date(type_):
+        return "date"
+    return "number" if pa.types.is_integer(type_) else str(type_)
 
 
 def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,9 +17,11 @@ from ingestd.api.events import Record
 
 from ..columns import Columns, read_columns
 
-__all__ = ["SCHEMA", "FileBuffer", "PartitionFile", "make_table", "partition_of", "read"]
+__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes"]
 
 _TIME = pa.timestamp("ms", tz="UTC")
+# As pandas and pyarrow read them from the names of the folders. Other readers see strings.
+_OF_FOLDER = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMA = pa.schema(
     [
@@ -31,9 +35,11 @@ SCHEMA = pa.schema(
         pa.field("received_at", _TIME, nullable=False),
         pa.field("position", pa.int64(), nullable=False),
         pa.field("record", pa.string(), nullable=False),
+        pa.field("type", _OF_FOLDER, nullable=False),
+        pa.field("date", _OF_FOLDER, nullable=False),
     ]
 )
-"""The columns of a file. `type` and `date` are in the names of its folders."""
+"""The columns of a file. `type` and `date` are in the names of its folders too."""
 
 
 def read(record: Record) -> Columns:
@@ -43,8 +49,9 @@ def read(record: Record) -> Columns:
     return read_columns(record.body)
 
 
-def make_table(rows: Sequence[Columns], times: Sequence[int], records: Sequence[Record]) -> pa.Table:
-    """The table of records with these columns and times of receipt, in milliseconds. All have the same length."""
+def make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
+    """The table of records with these columns."""
+    times = [row.received_at(record) for row, record in zip(rows, records, strict=True)]
     columns = [
         pa.array([row.id for row in rows], pa.string()),
         pa.array([row.tenant for row in rows], pa.string()),
@@ -56,13 +63,59 @@ def make_table(rows: Sequence[Columns], times: Sequence[int], records: Sequence[
         pa.array(times, pa.int64()).cast(_TIME),
         pa.array([record.position for record in records], pa.int64()),
         pa.array([record.body for record in records], pa.string()),
+        pa.array([record.type for record in records], _OF_FOLDER),
+        pa.array([_date(at // _DAY) for at in times], _OF_FOLDER),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
+def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> tuple[pa.Table, int]:
+    """The table with changed bodies of records, and their number. `change` returns None for a record that stays."""
+    at = table["received_at"].cast(pa.int64())
+    columns = [column.to_pylist() for column in (table["type"], at, table["record"], table["position"])]
+    changed: dict[int, Record] = {}
+    for index, (type_, time, text, position) in enumerate(zip(*columns, strict=True)):
+        body = change(Record(type_, time, text.encode(), position))
+        if body is not None:
+            changed[index] = Record(type_, time, body, position)
+    if changed:
+        kept = table.filter(pa.array([index not in changed for index in range(len(table))]))
+        records = [*changed.values()]
+        table = pa.concat_tables([kept, make_table([*map(read, records)], records)])
+    return table, len(changed)
+
+
+def conform(table: pa.Table, folder: str) -> pa.Table:
+    """The columns of the sink, of a table that another tool may have written in this folder."""
+    columns = []
+    for field in SCHEMA:
+        if field.name in _OF_NAME:
+            column = pa.array([_value_in(folder, field.name)] * len(table), field.type)
+        else:
+            column = table[field.name]
+            if pa.types.is_timestamp(field.type) and column.type != field.type:
+                column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+            column = column.cast(field.type)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+_OF_NAME = ("type", "date")
+
+
+def _value_in(folder: str, name: str) -> str:
+    """The value of a column in the name of a folder."""
+    values = dict(part.split("=", 1) for part in folder.split("/"))
+    return unquote(values[name])
+
+
 _ROW_GROUPS_SIZE = 16 << 20
-"""Bytes of JSON that wait before they are compressed, as one row group for each folder."""
+"""Bytes of JSON that wait before they are compressed, and the most that are read again at once."""
+_OWN_FILE_SIZE = 1 << 20
+"""Bytes of JSON for which a folder gets a file at once. The memory of an open file is a twentieth of it."""
 _DAY = 86_400_000  # milliseconds
+REPLACED = "ingestd.replaced"
+"""The name of the member of a file's metadata with the files that it replaces."""
 
 
 class PartitionFile:
@@ -74,7 +127,6 @@ class PartitionFile:
         self._content: pa.Buffer | None = None
         self.first = self.last = 0
         """The lowest and the highest position of its records."""
-        self.is_stored = False
 
     def add(self, table: pa.Table) -> None:
         bounds = pc.min_max(table["position"]).as_py()
@@ -82,9 +134,11 @@ class PartitionFile:
         self.last = max(self.last, bounds["max"])
         self._writer.write_table(table)
 
-    def content(self) -> pa.Buffer:
-        """The whole file. No records can be added afterwards."""
+    def content(self, replaced: Mapping[str, int] | None = None) -> pa.Buffer:
+        """The whole file. No records can be added afterwards. `replaced` has names and sizes of files to name in it."""
         if self._content is None:
+            if replaced is not None:
+                self._writer.add_key_value_metadata({REPLACED: msgspec.json.encode(replaced)})
             self._writer.close()
             self._content = self._sink.getvalue()
         return self._content
@@ -102,65 +156,140 @@ class PartitionFile:
         return other
 
 
+class _Chunk:
+    """Records of folders that have few of them, in the order of the folders, and compressed as a whole."""
+
+    def __init__(self, table: pa.Table, folders: Sequence[str], sizes: Counter[str]) -> None:
+        """`folders` has the folder of each row."""
+        self.sizes = sizes
+        """The bytes of JSON of each folder."""
+        order = sorted(range(len(folders)), key=folders.__getitem__)
+        self._spans: dict[str, tuple[int, int]] = {}
+        """The first row of each folder, and the number of its rows."""
+        for row, index in enumerate(order):
+            first, count = self._spans.get(folders[index], (row, 0))
+            self._spans[folders[index]] = first, count + 1
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            # In one batch, and with one dictionary, which the format demands.
+            writer.write_table(table.take(pa.array(order)).unify_dictionaries().combine_chunks())
+        self._packed = stream.getvalue()
+
+    def rows(self, folders: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of these folders. They do not keep those of other folders in memory."""
+        wanted = [folder for folder in folders if folder in self._spans]
+        if wanted:
+            table = pa.ipc.open_stream(self._packed).read_all()
+            for folder in wanted:
+                first, count = self._spans[folder]
+                yield folder, table.take(pa.array(range(first, first + count)))
+
+
 class FileBuffer:
-    """Records for the next files. Only one method runs at a time, also if they run on different threads."""
+    """Records for the next files. Only one method runs at a time, also if they run on different threads.
+
+    A folder with much gets a file in memory. Many folders with little, such as the days of a history, would need much
+    memory for their files, so their records wait together, and become files one after the other in the end.
+    """
 
     def __init__(self) -> None:
         self.size = 0
         """The bytes of JSON of all records."""
-        self.files: dict[str, PartitionFile] = {}
-        """The file of each folder."""
-        self._tables: dict[str, list[pa.Table]] = {}
-        """Records that wait to be compressed, by folder."""
-        self._tables_size = 0
+        self._files: dict[str, PartitionFile] = {}
+        self._chunks: list[_Chunk] = []
+        self._tables: list[pa.Table] = []
+        """Records that wait to be compressed."""
+        self._folders: list[str] = []
+        """The folder of each of these records."""
+        self._sizes: Counter[str] = Counter()
+        """The bytes of JSON of these records, by folder."""
         self._positions: set[int] = set()
+        self._is_finished = False
 
     def add(self, rows: Sequence[Columns], records: Sequence[Record]) -> None:
         """Add records that are not there yet. Those of a cancelled write may be."""
-        positions = [record.position for record in records]
-        if not self._positions.isdisjoint(positions):
-            new = [index for index, position in enumerate(positions) if position not in self._positions]
+        new = [index for index, record in enumerate(records) if record.position not in self._positions]
+        if not new:
+            return
+        if len(new) < len(records):
             rows, records = [rows[index] for index in new], [records[index] for index in new]
-        times = [row.received_at(record) for row, record in zip(rows, records, strict=True)]
-        for folder, indexes in _by_folder(records, times).items():
-            some = [rows[index] for index in indexes], [times[index] for index in indexes]
-            self._tables.setdefault(folder, []).append(make_table(*some, [records[index] for index in indexes]))
-        self._positions.update(positions)
-        size = sum([len(record.body) for record in records])
-        self.size += size
-        self._tables_size += size
+        table = make_table(rows, records)
+        self._tables.append(table)
+        for record, date in zip(records, table["date"].to_pylist(), strict=True):
+            folder = _folder(record.type, date)
+            self._folders.append(folder)
+            self._sizes[folder] += len(record.body)
+            self._positions.add(record.position)
+            self.size += len(record.body)
 
     @property
     def needs_compressing(self) -> bool:
-        return self._tables_size >= _ROW_GROUPS_SIZE
+        return self._sizes.total() >= _ROW_GROUPS_SIZE
 
     def compress(self) -> None:
-        for folder, tables in [*self._tables.items()]:
-            file = self.files.get(folder) or PartitionFile()
-            file.add(pa.concat_tables(tables))  # of many chunks, because copying them takes longer than compressing
-            self.files[folder] = file
-            del self._tables[folder]
-        self._tables_size = 0
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)  # of many chunks: copying them would take longer than compressing
+        rows: dict[str, list[int]] = defaultdict(list)
+        few: list[int] = []
+        for index, folder in enumerate(self._folders):
+            has_file = folder in self._files or self._sizes[folder] >= _OWN_FILE_SIZE
+            (rows[folder] if has_file else few).append(index)
+        for folder, indexes in rows.items():
+            file = self._files.setdefault(folder, PartitionFile())
+            file.add(table if len(indexes) == len(table) else table.take(pa.array(indexes)))
+        if few:
+            folders = [self._folders[index] for index in few]
+            sizes = Counter({folder: self._sizes[folder] for folder in folders})
+            self._chunks.append(_Chunk(table.take(pa.array(few)), folders, sizes))
+        self._tables, self._folders, self._sizes = [], [], Counter()
 
-    def finish(self) -> Mapping[str, PartitionFile]:
-        """The files of all records."""
+    def finish(self, done: Collection[str]) -> Iterator[tuple[str, PartitionFile]]:
+        """The file of each folder that is not done. Only files with much stay in memory. No record can be added."""
         self.compress()
-        return self.files
+        sizes: Counter[str] = Counter()
+        for chunk in self._chunks:
+            sizes += chunk.sizes
+            if not self._is_finished:
+                for folder, table in chunk.rows(self._files):
+                    self._files[folder].add(table)
+        self._is_finished = True
+        for folder, file in self._files.items():
+            if folder not in done:
+                yield folder, file
+        for group in _groups(sizes, {*self._files, *done}):
+            tables: dict[str, list[pa.Table]] = defaultdict(list)
+            for chunk in self._chunks:
+                for folder, table in chunk.rows(group):
+                    tables[folder].append(table)
+            for folder in group:
+                file = PartitionFile()
+                file.add(pa.concat_tables(tables.pop(folder)))
+                yield folder, file
 
 
-def _by_folder(records: Sequence[Record], times: Sequence[int]) -> dict[str, list[int]]:
-    """The indexes of the records of each folder."""
-    found: dict[str, list[int]] = {}
-    for index, (record, at) in enumerate(zip(records, times, strict=True)):
-        found.setdefault(partition_of(record.type, at), []).append(index)
-    return found
-
-
-def partition_of(type_: str, at: int) -> str:
-    """The folder of a record, such as `type=event/date=2026-11-21`. The date is that of the receipt, in UTC."""
-    return _folder(type_, at // _DAY)
+def _groups(sizes: Counter[str], without: Collection[str]) -> Iterator[list[str]]:
+    """The folders in groups of which the records fit into memory."""
+    group: list[str] = []
+    size = 0
+    for folder in sorted(sizes):
+        if folder in without:
+            continue
+        if group and size + sizes[folder] > _ROW_GROUPS_SIZE:
+            yield group
+            group, size = [], 0
+        group.append(folder)
+        size += sizes[folder]
+    if group:
+        yield group
 
 
 @lru_cache(1000)
-def _folder(type_: str, day: int) -> str:
-    return f"type={quote(type_, safe='')}/date={datetime.fromtimestamp(day * _DAY / 1000, UTC):%Y-%m-%d}"
+def _folder(type_: str, date: str) -> str:
+    """The folder of a record, such as `type=event/date=2026-11-21`. The date is that of the receipt, in UTC."""
+    return f"type={quote(type_, safe='')}/date={date}"
+
+
+@lru_cache(10_000)
+def _date(day: int) -> str:
+    return f"{datetime.fromtimestamp(day * _DAY / 1000, UTC):%Y-%m-%d}"

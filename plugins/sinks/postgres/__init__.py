@@ -100,16 +100,23 @@ class PostgresSink(Sink):
         self._connection: Any = None
         self._doubtful = False
         self._look_first = True
+        self._missing_indexes: Sequence[str] = ()
+        """Statements that make them, as the last check found."""
         self._takes_rows = False
         """Whether the server has taken rows on this connection."""
 
     def risks(self) -> Sequence[str]:
+        found = [
+            f"sinks.{self.name}.table: a documented query is slow without an index; run {statement}"
+            for statement in self._missing_indexes
+        ]
         host = not_verified(self.options.url)
         if host is None:
-            return ()
+            return found
         return [
+            *found,
             f"sinks.{self.name}.url: the certificate of {host} is not verified, so another server could take its"
-            " place and get the password and the records; add sslmode=verify-full, and sslrootcert=FILE"
+            " place and get the password and the records; add sslmode=verify-full, and sslrootcert=FILE",
         ]
 
     async def open(self) -> None:
@@ -134,7 +141,7 @@ class PostgresSink(Sink):
         with told(with_rows=False):
             connection = await self._connect()
             try:
-                await self._table.check(connection)
+                self._missing_indexes = await self._table.check(connection)
             finally:
                 await disconnect(connection)
 

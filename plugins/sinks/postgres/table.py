@@ -32,6 +32,18 @@ _FURTHER = {  # C compares ids by their bytes, which is quicker; no other collat
     "record": "NOT NULL",
 }
 
+_ORDER = "coalesce(record->>'orderId', record->'data'->>'order_id')"
+_INDEXES = {
+    "position": "(position)",
+    "received_at": "USING brin (received_at)",
+    "key": "(key, received_at)",
+    # Hashes, because a value may be longer than another index takes, and queries ask for one value.
+    "anonymous_id": "USING hash (anonymous_id)",
+    "user_id": "USING hash (user_id) WHERE user_id IS NOT NULL",
+    "order_id": f"USING hash (({_ORDER})) WHERE {_ORDER} IS NOT NULL",
+}
+"""The indexes of the documented queries, by a word of the first column or expression."""
+
 _SELECT_COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
 FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped
@@ -47,6 +59,7 @@ SELECT EXISTS (
     ) IN ('{id}', '{id,received_at}')
 )
 """
+_SELECT_INDEXED = "SELECT pg_get_indexdef(indexrelid, 1, true) FROM pg_index WHERE indrelid = $1 AND indisvalid"
 _SELECT_LACKING = "SELECT name FROM unnest($2::text[]) AS name WHERE NOT has_column_privilege($1::oid, name, $3)"
 
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -76,14 +89,21 @@ class Table:
         table = await self._find(connection)
         if table is None:
             columns = ", ".join(f'"{name}" {type_} {_FURTHER.get(name, "")}' for name, type_ in COLUMNS.items())
+            statements = [f"CREATE TABLE {self.quoted} ({columns})", *map(self._index, _INDEXES)]
             # Another client may create the table first.
             with suppress(self._asyncpg.DuplicateTableError, self._asyncpg.UniqueViolationError):
-                await connection.execute(f"CREATE TABLE {self.quoted} ({columns})")
+                await connection.execute("; ".join(statements))  # in one transaction
             table = await self._find(connection)
         await self._inspect(connection, table)
 
-    async def check(self, connection: Any) -> None:
-        """Check whether records can be written, and change nothing."""
+    def _index(self, name: str, how: str = "") -> str:
+        return f"CREATE INDEX {how}ON {self.quoted} {_INDEXES[name]}"
+
+    async def check(self, connection: Any) -> list[str]:
+        """Check whether records can be written, and change nothing.
+
+        Returns a statement for each index that the documented queries use and the table lacks.
+        """
         if await connection.fetchval("SELECT current_setting('transaction_read_only')") == "on":
             raise SinkRetry("the database is read-only")
         table = await self._find(connection)
@@ -93,20 +113,27 @@ class Table:
                 raise SinkRetry("the user's search_path has no schema that exists")
             if not await connection.fetchval("SELECT has_schema_privilege($1, 'CREATE')", schema):
                 raise SinkRetry(f"there is no table {self._given}, and no right to CREATE it in schema {schema}")
-            return
-        await self._inspect(connection, table)
+            return []
+        kind = await self._inspect(connection, table)
         for right, columns in (("INSERT", [*COLUMNS]), ("SELECT", ["id"])):
             lacking = await connection.fetch(_SELECT_LACKING, table, columns, right)
             if lacking:
                 names = ", ".join(name for (name,) in lacking)
                 raise SinkRetry(f"no right to {right} {names} of the table {self._given}")
+        firsts = [first.strip('"') for (first,) in await connection.fetch(_SELECT_INDEXED, table)]
+        how = "" if kind == "p" else "CONCURRENTLY "  # PostgreSQL has no such index of a partitioned table
+        return [
+            self._index(name, how)
+            for name in _INDEXES
+            if not any(first == name or (name not in COLUMNS and name in first) for first in firsts)
+        ]
 
     async def _find(self, connection: Any) -> int | None:
         table: int | None = await connection.fetchval("SELECT to_regclass($1)::oid", self.quoted)
         return table
 
-    async def _inspect(self, connection: Any, table: int | None) -> None:
-        """Raise `SinkRetry` with all faults of a table that cannot take records."""
+    async def _inspect(self, connection: Any, table: int | None) -> str:
+        """The kind of the table. Raises `SinkRetry` with all faults of a table that cannot take records."""
         kind, persistence = await connection.fetchrow(
             "SELECT relkind::text, relpersistence::text FROM pg_class WHERE oid = $1", table
         )
@@ -131,3 +158,4 @@ class Table:
             faults.append("has no unique index on (id), or on (id, received_at)")
         if faults:
             raise SinkRetry(f"the table {self._given} " + "; it ".join(faults))
+        return str(kind)

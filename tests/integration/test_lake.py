@@ -1,0 +1,124 @@
+"""`ingestd lake compact`: fewer files, the same records, and nothing of a person who was forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from ingestd.api.events import Record
+from ingestd.plugins.sinks.parquet import ParquetSink
+from ingestd.testing.sinks import make_records
+from ingestd.testing.writes import span_of
+from tests.support.clients import wait_until
+from tests.support.daemon import Shop, run_ingestd
+from tests.support.sinks import configured, ids_of
+
+DAY = 86_400_000
+
+
+def compacted(shop: Shop) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shop.command("lake", "compact", "--json"))
+    return found
+
+
+def records_in(folder: Path) -> list[dict[str, Any]]:
+    found = duckdb.sql(f"SELECT record, type, date FROM '{folder}/*/*/*.parquet' ORDER BY position")
+    assert found is not None
+    return [json.loads(record) for record, *_ in found.fetchall()]
+
+
+def shop_with_lake(folder: Path, more: str = "") -> Shop:
+    return Shop(folder, {"sinks.lake": f'type = "parquet"\npath = "lake"\n{more}'})
+
+
+async def store_in_files(sink: ParquetSink, records: list[Record], size: int) -> None:
+    for start in range(0, len(records), size):
+        await sink.write(records[start : start + size])
+        await sink.flush(span_of(records[start : start + size]))
+
+
+async def test_the_files_of_a_day_become_one_and_each_record_stays(tmp_path: Path) -> None:
+    shop, folder = shop_with_lake(tmp_path), tmp_path / "lake"
+    records = [
+        replace(each, position=position, at=each.at + position // 20 * DAY)
+        for position, each in enumerate(make_records(40), 1)
+    ]
+    sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
+    await sink.open()
+    await store_in_files(sink, records, 5)
+    # A file of another tool, with other types for the same.
+    first = min(folder.rglob("*.parquet"))
+    table = pq.read_table(first, partitioning=None).drop_columns(["type", "date"])
+    table = table.set_column(0, "id", table["id"].cast(pa.large_string()))
+    time = table["received_at"].cast(pa.timestamp("us", "Europe/Warsaw"))
+    pq.write_table(table.set_column(7, "received_at", time), first.with_name("data_0.parquet"))
+    first.unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
+
+    counts = {"sink": "lake", "erasures": 0, "blanked": 0}
+    assert compacted(shop) == {**counts, "read": 10, "merged": 9, "written": 2}
+    assert len([*folder.rglob("*.parquet")]) == 3
+    assert [each["id"] for each in records_in(folder)] == ids_of(records)
+    assert compacted(shop) == {**counts, "read": 3, "merged": 0, "written": 0}
+    for path, content in [*before.items()][:4]:  # as a kill behind the first merged file leaves it
+        path.write_bytes(content)
+    compacted(shop)
+    assert [each["id"] for each in records_in(folder)] == ids_of(records)
+
+    await sink.close()
+    await sink.open()
+    await store_in_files(sink, records[35:], 5)  # a flush that a crash interrupted behind its files
+    await sink.close()
+    assert [each["id"] for each in records_in(folder)] == ids_of(records)
+
+
+def test_an_erasure_reaches_the_files_of_the_lake(tmp_path: Path) -> None:
+    shop, folder = shop_with_lake(tmp_path, 'flush_every = "200ms"'), tmp_path / "lake"
+    order = {"order_id": "o-1", "total": 50, "revenue": 40, "currency": "EUR"}
+    events: list[dict[str, Any]] = [
+        {"key": "Page View", "anonymousId": "visitor-1", "context": {"campaign": {"source": "google"}}},
+        {"key": "Order Completed", "anonymousId": "visitor-1", "userId": "u-17", "data": order},
+        {"key": "Page View", "anonymousId": "visitor-2"},
+    ]
+    with shop.serve() as daemon:
+
+        def settle() -> None:
+            wait_until(lambda: shop.is_done("attribution", "sink:lake"))
+
+        identify = {"anonymousId": "visitor-1", "userId": "u-17", "traits": {"email": "anna@example.org"}}
+        assert daemon.post("/identify/public", identify, shop.public.id).status == 200
+        for event in events:
+            assert daemon.post("/track", {"data": {}, **event}, shop.public.id).status == 200
+        settle()
+        shop.command("forget", "--user", "u-17")
+        assert daemon.post("/track", {"data": {}, **events[0]}, shop.public.id).status == 200
+        settle()
+        assert len([each for each in records_in(folder) if "visitor-1" in json.dumps(each)]) == 6
+        counts = compacted(shop)
+    assert (counts["erasures"], counts["blanked"]) == (1, 4)
+    found = records_in(folder)
+    assert [each["type"] for each in found if "visitor-1" in json.dumps(each)] == ["erasure", "event"]
+    assert "anna@example.org" not in json.dumps(found)
+    (attribution,) = [each for each in found if each["type"] == "attribution"]
+    assert attribution["value"]["revenue"] == 40
+    assert [each["anonymousId"] for each in found if each.get("anonymousId")] == ["visitor-2", "visitor-1"]
+    ids = [row["anonymous_id"] for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert ids.count("visitor-1") == 1
+    assert compacted(shop)["erasures"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(["other"], "name a sink of the type parquet: there are lake"), ([], None)]
+)
+def test_the_sink_must_be_a_lake(arguments: list[str], message: str | None, tmp_path: Path) -> None:
+    shop = shop_with_lake(tmp_path)
+    done = run_ingestd("lake", "compact", *arguments, config=shop.config)
+    assert (done.returncode == 0) == (message is None)
+    assert message is None or message in done.stderr
