@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingestd.api import hookimpl
@@ -25,8 +26,12 @@ def register_commands(commands: CommandLine) -> None:
             Command(
                 "models",
                 f"{__name__}.command:models",
-                "print the SQL of typed views of the records in a warehouse, or make them there",
-                ["ingestd models duckdb --sink lake", "ingestd models postgres --sink warehouse --apply"],
+                "make typed views of the records in a warehouse: as SQL, in its database, or as a dbt package",
+                [
+                    "ingestd models duckdb --sink lake",
+                    "ingestd models postgres --sink warehouse --apply",
+                    "ingestd models dbt --to dbt",
+                ],
                 _add_arguments,
             )
         ]
@@ -41,7 +46,9 @@ def check_sinks(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", choices=("postgres", "clickhouse", "duckdb"), help="whose SQL it is")
+    parser.add_argument(
+        "engine", choices=("postgres", "clickhouse", "duckdb", "dbt"), help="whose SQL it is; dbt: a package for all"
+    )
     parser.add_argument(
         "--sink", metavar="NAME",
         help="the sink that writes the records; default: the only one of the configuration that writes for this engine",
@@ -50,6 +57,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schema", metavar="NAME", type=_schema, default="ingestd",
         help="the schema, or in ClickHouse the database, of the views; default: ingestd",
     )  # fmt: skip
+    parser.add_argument("--to", metavar="FOLDER", type=Path, help="the folder of the dbt package")
+    parser.set_defaults(fail=parser.error)
     parser.add_argument(
         "--apply", action="store_true", help="make or change the views in the sink's database, and print their number"
     )

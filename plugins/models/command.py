@@ -14,6 +14,7 @@ from ingestd.hooks.loader import Plugins
 from ingestd.validation.schema_files import read_schemas
 
 from .catalogue import all_models, statements
+from .dbt import write_package
 from .dialects import DIALECTS
 from .warehouse import Database, Stored, apply
 
@@ -26,6 +27,11 @@ _RECORDS = {"postgres": '"ingestd_records"', "clickhouse": "`default`.`ingestd_r
 
 async def models(arguments: Namespace, config: Config, plugins: Plugins) -> None:
     engine, files = arguments.engine, read_schemas(config.schemas.directory)
+    if (engine == "dbt") != (arguments.to is not None):
+        arguments.fail("dbt and --to FOLDER belong together")
+    if engine == "dbt":
+        write([f"{write_package(arguments.to, files)} models in {arguments.to}"])
+        return
     async with _sink(arguments, config, plugins) as sink:
         if sink is None and arguments.apply:
             raise CommandError(f"--apply needs a sink of the type {_SINKS[engine]}, and the configuration has none")

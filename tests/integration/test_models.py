@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -18,9 +20,11 @@ from ingestd.api.events import Record
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.report import total
 from ingestd.plugins.models.catalogue import all_models, statements
+from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Dialect
 from ingestd.plugins.models.model import Model
 from ingestd.plugins.reports.report import Report, columns_of
+from ingestd.plugins.reports.text import Form, csv_lines
 from ingestd.validation.schema_files import read_schemas
 from tests.support.chdb_server import chdb_server
 from tests.support.daemon import run_ingestd
@@ -39,7 +43,8 @@ from tests.support.warehouses import (
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text()
 QUESTIONS = dict(re.findall(r"```sql\n-- (.*?)\n(.*?)```", PAGE, re.DOTALL))
 ENGINES = ("postgres", "clickhouse", "duckdb")
 
@@ -194,6 +199,48 @@ def test_profiles_have_the_newest_traits(shop: Shop) -> None:
         key: {name: value for name, (_, value) in traits.items()} for key, traits in expected.items() if traits
     }
     assert all(row[4] == expected[tuple(row[:3])]["email"][1] for row in found)
+
+
+@pytest.mark.long
+def test_dbt_builds_the_package(shop: Shop, tmp_path: Path) -> None:
+    folder, sink = tmp_path / "package", shop.warehouse.sink.options
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "gift.json").write_text(json.dumps(gift_schema()))
+    assert write_package(folder, read_schemas(tmp_path / "schemas")) == len(shop.models) - 1
+    report = Report(("channel",), keep_case=True)
+    for record in shop.records:
+        report.add(record)
+    seed = folder / "seeds" / "attribution_report.csv"
+    seed.write_text("\n".join(csv_lines(report.lines(), Form(("channel",)))))
+    server = {} if shop.dialect.name == "duckdb" else _login(sink.url)
+    target = {
+        "postgres": {"dbname": "postgres", "host": "127.0.0.1", **server},
+        "clickhouse": {"host": "127.0.0.1", "driver": "http", **server},
+        "duckdb": {"path": str(tmp_path / "shop.duckdb")},
+    }[shop.dialect.name]
+    profile = {
+        "ingestd": {"target": "test", "outputs": {"test": {"type": shop.dialect.name, "schema": "dbt", **target}}}
+    }
+    (folder / "profiles.yml").write_text(json.dumps(profile))
+    lake = json.dumps({"ingestd_lake": str(getattr(sink, "path", ""))})
+
+    def dbt(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(ROOT / ".venv/dbt/bin/dbt"), *arguments, "--vars", lake]  # make test-long installs it
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+    built = dbt("build")
+    assert built.returncode == 0, built.stdout
+    assert "WARN=0 ERROR=0 SKIP=0" in built.stdout
+    assert dbt("source", "freshness").returncode == 0
+    seed.write_text(re.sub(r"(?m)^([^,]+,EUR,[0-9]+)", r"\g<1>1", seed.read_text(), count=1))
+    wrong = dbt("build", "--select", "attribution_report", "sums_of_report")
+    assert "ERROR=1" in wrong.stdout, wrong.stdout
+
+
+def _login(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    user, password = unquote(parts.username or "default"), unquote(parts.password or "")
+    return {"port": parts.port, "user": user, "password": password}
 
 
 @pytest.fixture

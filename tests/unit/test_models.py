@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingestd.api.errors import CommandError
 from ingestd.plugins.models import orders, visits
 from ingestd.plugins.models.catalogue import MODELS, all_models
+from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Postgres
 from ingestd.plugins.models.members import Member, Schemas
 from ingestd.plugins.models.model import Column
@@ -125,3 +129,35 @@ def test_each_view_reads_only_views_before_it() -> None:
         for model in all_models(read_schemas(None), dialect("x")):
             assert {*model.needs} <= before
             before.add(model.name)
+
+
+def test_the_dbt_package_has_the_same_queries(tmp_path: Path) -> None:
+    shops = schema("Braces {{ x }} {% y %}", {"{{ member }}": {"type": "string"}})
+    files = [*read_schemas(None), shops]
+    folder = tmp_path / "dbt"
+    count = write_package(folder, files)
+    views = [each.name for each in all_models(files, Postgres("x"))]
+    names = {"source('ingestd', 'records')": "x", **{f"ref('{name}')": name for name in views}}
+    for engine, kind in DIALECTS.items():
+        models = all_models(files, kind("x"))[:-1]
+        assert count == len(models)
+        for model in models:
+            text = (folder / "models" / f"{model.name}.sql").read_text()
+            (branch,) = re.findall(rf"target.type == '{engine}' %}}\n(.*?)\n{{% e(?:lif .*?|ndif) %}}", text, re.DOTALL)
+            shown = re.sub(r"\{\{ ((?:ref|source)\(.*?\)) \}\}", lambda found: names[found[1]], branch)
+            shown = shown.replace("{% raw %}", "").replace("{% endraw %}", "")
+            wanted = model.query(kind("x"))
+            for name in names.values():
+                wanted = wanted.replace(kind("x").view(name), name)
+            if engine == "duckdb":
+                wanted = re.sub(r"read_parquet\(.*?union_by_name = true\)", "x", wanted)
+            assert shown == wanted
+    described = json.loads((folder / "models" / "models.yml").read_text())["models"]
+    assert [each["name"] for each in described] == [each.name for each in all_models(files, Postgres("x"))[:-1]]
+    seed = folder / "seeds" / "attribution_report.csv"
+    seed.write_text("kept")
+    assert write_package(folder, read_schemas(None)) == count - 1
+    assert seed.read_text() == "kept"
+    assert len([*(folder / "models").glob("*.sql")]) == count - 1
+    with pytest.raises(CommandError, match="has other files"):
+        write_package(tmp_path, files)
