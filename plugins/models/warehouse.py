@@ -64,7 +64,7 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     if not changed and not former:
         return f"all {len(models)} views in {dialect.schema} are as they should be"
     drops = [f"DROP VIEW {dialect.view(name)}" for name in former]
-    schema = [] if relations else [dialect.schema_statement()]
+    schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
     try:
         await database.execute([*schema, *statements([*changed, models[-1]], dialect), *drops])
     except IngestdError as error:
@@ -84,6 +84,13 @@ async def _make_again(database: Database, models: Sequence[Model], dialect: Dial
             f"nothing was changed: columns have changed, so views must be made anew, and something depends on them:"
             f" {error}; drop that first"
         ) from None
+
+
+def _schemas(dialect: Dialect) -> str:
+    """Creating one that exists needs the right, too."""
+    if isinstance(dialect, ClickHouse):
+        return f"SELECT name FROM system.databases WHERE name = '{dialect.schema}'"
+    return f"SELECT nspname FROM pg_namespace WHERE nspname = '{dialect.schema}'"
 
 
 def _relations(dialect: Dialect) -> str:

@@ -36,6 +36,7 @@ from tests.support.warehouses import (
     duckdb_warehouse,
     gift_schema,
     gifts,
+    long_journey,
     numbered,
     postgres_warehouse,
     story,
@@ -61,7 +62,7 @@ class Shop(NamedTuple):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Record]:
-    return asyncio.run(numbered(tmp_path_factory.mktemp("journal"), [*story(), *gifts()]))
+    return asyncio.run(numbered(tmp_path_factory.mktemp("journal"), [*story(), *long_journey(), *gifts()]))
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -110,10 +111,12 @@ def _normal(row: Sequence[Any]) -> list[Any]:
 def test_sums_are_those_of_the_report(shop: Shop) -> None:
     by = ("channel", "source", "medium", "name")
     found: dict[Any, list[Decimal]] = defaultdict(lambda: [Decimal(0)] * 3)
-    for model, is_credited, *names, currency, orders, revenue, reversed_ in shop.run(
-        f"SELECT model, is_credited, {', '.join(by)}, currency, sum(orders) AS o, sum(revenue) AS r, sum(reversed) AS v"
-        f" FROM ingestd.net_revenue_by_campaign_day GROUP BY model, is_credited, {', '.join(by)}, currency"
+    columns = f"model, is_credited, kind, {', '.join(by)}, currency"
+    for model, is_credited, kind, *fields, currency, orders, revenue, reversed_ in shop.run(
+        f"SELECT {columns}, sum(orders) AS o, sum(revenue) AS r, sum(reversed) AS v"
+        f" FROM ingestd.net_revenue_by_campaign_day GROUP BY {columns}"
     ):
+        names = [] if kind == "others" else fields
         for each in [model, *([None] if is_credited else [])]:
             pairs = zip(found[each, currency, *names], [orders, revenue, reversed_], strict=True)
             found[each, currency, *names] = [one + other for one, other in pairs]

@@ -92,7 +92,10 @@ class _Shop:
 
     def _shares(self, order: Mapping[str, Any], model: str) -> list[tuple[Mapping[str, Any], Decimal, Decimal]]:
         """The touchpoints with their shares of the order and of its net value. The last of them has the rest."""
-        texts = {each["eventId"]: each for each in order["touchpoints"]}
+        listed = order["touchpoints"]
+        texts = {each["eventId"]: listed[int(each["sameAs"])] if "sameAs" in each else each for each in listed}
+        if order["touchpoint"] is not None and len(texts[order["touchpoint"]["eventId"]]) == 1:
+            texts[order["touchpoint"]["eventId"]] = order["touchpoint"]
         parts = [(texts[each["eventId"]], each["weight"]) for each in order["credits"][model]]
         parts = parts or [({"channel": "Direct"}, Decimal(1))]
         found, left, rest = [], Decimal(1), self._net(order)

@@ -33,13 +33,14 @@ __all__ = [
     "duckdb_warehouse",
     "gift_schema",
     "gifts",
+    "long_journey",
     "numbered",
     "postgres_warehouse",
     "story",
 ]
 
 HOUR, DAY = 3_600_000, 86_400_000
-_RULES = Rules(window=7 * DAY, late=DAY, model="last_touch", max_touches=10, max_visitors=4)
+_RULES = Rules(window=7 * DAY, late=DAY, model="last_touch", max_touches=200, max_visitors=4)
 _CAMPAIGNS = [
     {"source": "google", "medium": "cpc", "name": "brand"}, {"source": "news", "medium": "email", "name": "autumn"},
     {"source": "bing", "medium": "cpc"}, {"source": "facebook", "medium": "social", "name": "it's new"},
@@ -110,6 +111,18 @@ def story(visits: int = 100, seed: int = 7) -> list[Record]:
     return records
 
 
+def long_journey() -> list[Record]:
+    """An order after so many arrivals with so long texts that its record has short forms of most touchpoints."""
+    shop, records = Shop(), []
+    shop.now += 100 * DAY
+    for number in range(150):
+        shop.now += 60_000
+        kept = {"source": f"s{number % 60}", "medium": "m" * 250, "name": f"n{number % 60}" * 60, "content": "é" * 250}
+        records.append(shop.event("Page View", "visitor-long", context={"campaign": kept}, session=number + 10**8))
+    records.append(shop.order("visitor-long", "o-long", 1000.01))
+    return _behind(records, "5555")
+
+
 def gift_schema() -> dict[str, Any]:
     """A shop's own key, with members of each kind."""
     return {
@@ -155,8 +168,15 @@ def gifts() -> list[Record]:
         {"price": 12345678.9, "is card": False, "sentAt": "infinity", "day": "2024-02-29", "choice": "seven"},
     ]  # fmt: skip
     found = [shop.event("Gift Wrapped", "visitor-gifts", data, tenant="gifts", session=10**7) for data in datas]
-    # Their ids come behind those of the story.
-    return [Record(each.type, each.at, each.body.replace(b"01a1fda8-0000", b"01a1fda8-9999")) for each in found]
+    return _behind(found, "9999")
+
+
+def _behind(records: Iterable[Record], digits: str) -> list[Record]:
+    """The records with ids behind those of the story."""
+    return [
+        Record(each.type, each.at, each.body.replace(b"01a1fda8-0000", f"01a1fda8-{digits}".encode()))
+        for each in records
+    ]
 
 
 async def numbered(folder: Path, records: Sequence[Record]) -> list[Record]:

@@ -18,7 +18,7 @@ KERNEL = {
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_290,
-    "sources": 620, "segment": 570, "sinks": 4_780, "console": 2_790, "models": 1_654, "openapi": 430, "tools": 5_240,
+    "sources": 620, "segment": 570, "sinks": 4_780, "console": 2_790, "models": 1_661, "openapi": 430, "tools": 5_240,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
