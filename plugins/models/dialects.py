@@ -230,8 +230,7 @@ class DuckDB(Dialect):
     @property
     def _from(self) -> str:
         files = text_literal(f"{self.table}/**/*.parquet")
-        types = "hive_types = {'type': VARCHAR, 'date': DATE}"
-        return f"read_parquet({files}, hive_partitioning = true, {types}, union_by_name = true)"
+        return f"read_parquet({files}, hive_partitioning = true, union_by_name = true)"
 
     def member(self, value: str, name: str) -> str:
         pointer = "/" + name.replace("~", "~0").replace("/", "~1")

@@ -74,7 +74,7 @@ def shop(
         if request.param == "postgres":
             made = asyncio.run(postgres_warehouse(stack.enter_context(postgres_server()), records))
         elif request.param == "clickhouse":
-            made = asyncio.run(chdb_warehouse(stack.enter_context(chdb_server(folder)), records))
+            made = asyncio.run(chdb_warehouse(stack.enter_context(chdb_server()), records))
         else:
             made = asyncio.run(duckdb_warehouse(folder / "lake", records))
         schemas = tmp_path_factory.mktemp("schemas")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
@@ -26,28 +27,31 @@ _NO_SETTINGS = {"query", "database", "wait_end_of_query", "default_format"}
 
 
 class ChdbServer:
+    """Anybody may do anything, as the user `default` without a password."""
+
+    password = ""
+
     def __init__(self, port: int) -> None:
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
 
     def sql(self, query: str) -> str:
         with urlopen(f"{self.url}/", query.encode(), timeout=60) as answer:
             return str(answer.read().decode())
 
-    def rows(self, query: str) -> list[list[Any]]:
-        """The rows, with decimals and large numbers as texts."""
-        quoted = "output_format_json_quote_decimals = 1, output_format_json_quote_64bit_integers = 1"
-        text = self.sql(f"SELECT * FROM ({query}) SETTINGS {quoted} FORMAT JSONCompactEachRow")
-        return [json.loads(line) for line in text.splitlines()]
+    def rows(self, query: str) -> list[Any]:
+        return [json.loads(line) for line in self.sql(f"{query} FORMAT JSONEachRow").splitlines()]
 
 
 @contextmanager
-def chdb_server(folder: Path) -> Iterator[ChdbServer]:
-    command = [sys.executable, "-m", "tests.support.chdb_server", str(folder)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        yield ChdbServer(int(process.stdout.readline()))
-        process.stdin.close()
+def chdb_server() -> Iterator[ChdbServer]:
+    with TemporaryDirectory(prefix="ingestd-chdb-") as folder:
+        command = [sys.executable, "-m", "tests.support.chdb_server", folder]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield ChdbServer(int(process.stdout.readline()))
+            process.kill()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -263,6 +263,8 @@ async def chdb_warehouse(server: ChdbServer, records: Sequence[Record]) -> Wareh
     def run(query: str) -> list[list[Any]]:
         if query.startswith("CREATE"):
             return [[server.sql(query)]]
-        return [_plain(row) for row in server.rows(query.rstrip(";"))]
+        quoted = "output_format_json_quote_decimals = 1, output_format_json_quote_64bit_integers = 1"
+        text = server.sql(f"SELECT * FROM ({query.rstrip(';')}) SETTINGS {quoted} FORMAT JSONCompactEachRow")
+        return [_plain(json.loads(line)) for line in text.splitlines()]
 
     return Warehouse("clickhouse", sink, run, "`default`.`ingestd_records`")

@@ -29,7 +29,6 @@ from ingestd.delivery import SinkConsumer, make_sink_consumer
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.http.routes import BASE_PATH
-from ingestd.validation.schema_files import SchemaFile
 from ingestd.validation.validator import Validator
 
 from .config_faults import every_fault, show_risks, sink_risks, url_risks
@@ -44,8 +43,8 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     report = Report(config.source)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
-    files, found = _schemas(config)
-    keys = None if files is None else frozenset(each.key for each in files if each.key is not None)
+    validator, found = _schemas(config)
+    keys = None if validator is None else validator.keys
     report.add("plugins", [*_plugins(plugins), *_intake_faults(config, plugins, keys)])
     report.add("schemas", [found])
     sinks, faults = _make_sinks(config, plugins, keys)
@@ -53,12 +52,13 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     faulty = {PREFIX + finding.name for finding in faults}
     report.add("store", show_risks(url_risks(config)))
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty)
-    risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
     checked = await asyncio.gather(*map(_sink, sinks))
+    risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
     report.add("sinks", [*faults, *checked, *risks])
-    well = [consumer.sink for consumer, result in zip(sinks, checked, strict=True) if result.status == "ok"]
-    for results in plugins.manager.hook.check_sinks(sinks=well, files=files) if files is not None else ():
-        report.add("sinks", await results)
+    if validator is not None:
+        well = [consumer.sink for consumer, result in zip(sinks, checked, strict=True) if result.status == "ok"]
+        for results in plugins.manager.hook.check_sinks(sinks=well, files=validator.sources):
+            report.add("sinks", await results)
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])
     _print(report, as_json=arguments.json)
@@ -115,15 +115,16 @@ def _intake_faults(config: Config, plugins: Plugins, keys: frozenset[str] | None
         yield fault("intakes", error)
 
 
-def _schemas(config: Config) -> tuple[Sequence[SchemaFile] | None, CheckResult]:
-    """The schema files, or None after a fault."""
+def _schemas(config: Config) -> tuple[Validator | None, CheckResult]:
+    """The schemas, or None after a fault."""
     try:
         validator = Validator.load(config.schemas.directory)
     except ConfigError as error:
         return None, fault("event keys", error)
-    directory, count = config.schemas.directory, len(validator.keys)
+    directory = config.schemas.directory
     own = f", including those in {directory}" if directory is not None else ""
-    return validator.sources, CheckResult("event keys", f"{count} event keys{own}", facts={"count": count})
+    count = len(validator.keys)
+    return validator, CheckResult("event keys", f"{count} event keys{own}", facts={"count": count})
 
 
 def _make_sinks(

@@ -156,7 +156,8 @@ class PostgresSink(Sink):
             connection = await self._connect()
             try:
                 async with connection.transaction():
-                    for statement in statements:
+                    # Who waits for a lock holds up all later readers.
+                    for statement in ("SET LOCAL lock_timeout = '10s'", *statements):
                         await connection.execute(statement)
             except self._asyncpg.DependentObjectsStillExistError as error:
                 raise SinkFailure(f"{error.message}: {error.detail}") from None
