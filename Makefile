@@ -45,7 +45,7 @@ test-kernel: .venv/compiled-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
+test-long: .venv/dbt/installed .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 check: lint types test
@@ -161,6 +161,12 @@ clean:
 	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd
 	@scripts/need systemd-nspawn systemd-container
+	@touch $@
+
+# dbt, of the long tests, in an environment of its own: its dependencies are many, and bound to versions.
+.venv/dbt/installed: | .venv/bin/python
+	@$(BIN)/python -m venv .venv/dbt
+	@.venv/dbt/bin/pip install --quiet 'dbt-core >=1.11, <1.12' dbt-clickhouse dbt-duckdb dbt-postgres
 	@touch $@
 
 # Else each of the processes of a run would compile all tests and ingestd itself, at the same time.

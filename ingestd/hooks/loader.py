@@ -11,7 +11,7 @@ each configuration has all of them, after the plugins.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
@@ -42,7 +42,9 @@ from .plugin_validation import (
 )
 
 if TYPE_CHECKING:
+    from ingestd.api.check_result import CheckResult
     from ingestd.http.operators import Operators
+    from ingestd.validation.schema_files import SchemaFile
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
 
@@ -95,6 +97,11 @@ class _ExtensionSpecs:
     @hookspec
     def register_routes(self, operators: Operators) -> None:
         """Add a part to the operators' listener, once at the start: `operators.parts.append(part)`."""
+
+    @hookspec
+    def check_sinks(self, sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable[Sequence[CheckResult]]:
+        """Results about the destinations of sinks, which have passed their checks, for `ingestd check`."""
+        raise NotImplementedError
 
 
 _EXTENSIONS = f"{HOOK_NAMESPACE}.extensions"

@@ -28,6 +28,7 @@ USES = {
     "check": ("", 0, "ingestd check of"),
     "config show": ("", 0, "# The configuration in force"),
     "openapi": ("", 0, '{\n  "openapi"'),
+    "models": ("duckdb", 0, "CREATE OR REPLACE VIEW"),
     "events export": ("--limit 1", 0, '{"id":"'),
     "events import": ("missing.jsonl --tenant shop", 1, "missing.jsonl"),
     "store acknowledge-loss": ("", 0, "there is no loss of data"),

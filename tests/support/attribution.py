@@ -90,10 +90,11 @@ class Shop:
         signed: bool = False,
         linked: bool | None = None,
         session: int | None = None,
+        traits: dict[str, Any] | None = None,
     ) -> Record:
         """`linked` is the result of the identity plugin, or None if there is none."""
         more = None, tenant, signed, linked, session
-        return self._record("identify", None, visitor, {}, user, age, context or {}, *more)
+        return self._record("identify", None, visitor, {}, user, age, context or {}, *more, traits=traits)
 
     def _record(
         self,
@@ -110,6 +111,7 @@ class Shop:
         linked: bool | None = None,
         session: int | None = None,
         is_new: bool = False,
+        traits: dict[str, Any] | None = None,
     ) -> Record:
         number = next(self._numbers)
         event = Event(
@@ -121,7 +123,7 @@ class Shop:
             timestamp=self.now - age,
             key=key,
             data=data,
-            traits={},
+            traits=traits or {},
             anonymous_id=visitor,
             user_id=user,
             session_id=f"00000000-0000-4000-8000-{number if session is None else 10**9 + session:012d}",

@@ -1,6 +1,6 @@
-"""The engine of a recent ClickHouse (chDB) behind the part of the HTTP interface that the sink uses.
+"""A recent ClickHouse for a test: the engine of chDB behind the part of its HTTP interface that is needed.
 
-`python -m tests.support.chdb_server PORT FOLDER` serves it, in a process of its own because chDB has one engine each.
+Debian's server is of 2018. `python -m tests.support.chdb_server FOLDER` prints its port, and ends with its input.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import json
 import re
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
-from urllib.request import Request, urlopen
-
-from .ports import free_port
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
 __all__ = ["ChdbServer", "chdb_server"]
 
-_CODE = re.compile(r"Code: (\d+)")
-_OF_HTTP = {"query", "wait_end_of_query"}
+ROOT = Path(__file__).parents[2]
+_NO_SETTINGS = {"query", "database", "wait_end_of_query", "default_format"}
 
 
 class ChdbServer:
@@ -31,12 +31,12 @@ class ChdbServer:
 
     password = ""
 
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     def sql(self, query: str) -> str:
-        with urlopen(Request(f"{self.url}/", query.encode()), timeout=30) as answer:
+        with urlopen(f"{self.url}/", query.encode(), timeout=60) as answer:
             return str(answer.read().decode())
 
     def rows(self, query: str) -> list[Any]:
@@ -45,73 +45,71 @@ class ChdbServer:
 
 @contextmanager
 def chdb_server() -> Iterator[ChdbServer]:
-    server = ChdbServer()
     with TemporaryDirectory(prefix="ingestd-chdb-") as folder:
-        process = subprocess.Popen([sys.executable, "-m", "tests.support.chdb_server", str(server.port), folder])
-        try:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    server.sql("SELECT 1")
-                    break
-                except OSError:
-                    assert process.poll() is None, "chDB does not start"
-                    assert time.monotonic() < deadline, "chDB does not answer"
-                    time.sleep(0.05)
-            yield server
-        finally:
+        command = [sys.executable, "-m", "tests.support.chdb_server", folder]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield ChdbServer(int(process.stdout.readline()))
             process.kill()
-            process.wait()
 
 
-def _serve(port: int, folder: str) -> None:
-    from chdb.session import Session
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    query: Any
 
-    session: Any = Session(folder)  # type: ignore[no-untyped-call]  # the package has no types
+    def log_message(self, *_: object) -> None:
+        """Nothing: the output is the port alone."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def do_POST(self) -> None:
+        settings = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        text, body = settings.get("query", ""), self._body()
+        settings = {name: value for name, value in settings.items() if name not in _NO_SETTINGS}
+        if text.lstrip().upper().startswith("INSERT") and settings:
+            listed = ", ".join(f"{name} = '{value}'" for name, value in settings.items())
+            text = text.replace(" FORMAT ", f" SETTINGS {listed} FORMAT ", 1)
+        try:
+            found, status, code = self.query(f"{text}\n{body}" if text else body), 200, ""
+        except RuntimeError as error:
+            match = re.search(r"Code: (\d+)", str(error))
+            found, status, code = str(error).encode(), 500, match[1] if match else "0"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(found)))
+        if code:
+            self.send_header("X-ClickHouse-Exception-Code", code)
+        self.end_headers()
+        self.wfile.write(found)
 
-        def log_message(self, *_: object) -> None:
-            pass
+    do_GET = do_POST  # noqa: N815 - the name is http.server's
 
-        def do_POST(self) -> None:
-            parameters = dict(parse_qsl(urlsplit(self.path).query))
-            body = self._body().decode()
-            status, text = 200, b""
-            try:
-                text = session.query(_statement(parameters, body), "TabSeparated").bytes() or b""
-            except Exception as error:  # noqa: BLE001 - whatever the engine raises is the answer
-                status, text = 500, str(error).encode()
-            self.send_response(status)
-            code = _CODE.search(text.decode()) if status == 500 else None
-            if code is not None:
-                self.send_header("X-ClickHouse-Exception-Code", code[1])
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def _body(self) -> bytes:
-            if self.headers.get("Transfer-Encoding") != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            chunks = []
-            while size := int(self.rfile.readline(), 16):
-                chunks.append(self.rfile.read(size))
-                self.rfile.readline()
+    def _body(self) -> str:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
             self.rfile.readline()
-            return b"".join(chunks)
+        self.rfile.readline()
+        return b"".join(parts).decode()
 
-    HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
+def _main(folder: str) -> None:
+    # It has no types.
+    session: Any = import_module("chdb.session").Session(folder)
+    lock = threading.Lock()
 
-def _statement(parameters: dict[str, str], body: str) -> str:
-    """The statement with its settings, which the HTTP interface takes as parameters, and its data."""
-    query = parameters.get("query", "")
-    settings = ", ".join(f"{name} = '{value}'" for name, value in parameters.items() if name not in _OF_HTTP)
-    if settings:
-        query = query.replace(" FORMAT ", f" SETTINGS {settings} FORMAT ")
-    return f"{query}\n{body}"
+    def query(text: str) -> bytes:
+        with lock:
+            return bytes(session.query(text, "TabSeparated").bytes() or b"")
+
+    _Handler.query = staticmethod(query)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]), sys.argv[2])
+    _main(sys.argv[1])

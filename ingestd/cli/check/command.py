@@ -55,6 +55,10 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     checked = await asyncio.gather(*map(_sink, sinks))
     risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
     report.add("sinks", [*faults, *checked, *risks])
+    if validator is not None:
+        well = [consumer.sink for consumer, result in zip(sinks, checked, strict=True) if result.status == "ok"]
+        for results in plugins.manager.hook.check_sinks(sinks=well, files=validator.sources):
+            report.add("sinks", await results)
     report.add("listeners", await asyncio.to_thread(_listeners, config, daemon=pid is not None))
     report.add("limits", [_open_files(config.http.max_connections, pid)])
     _print(report, as_json=arguments.json)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ingestd.api import hookimpl
@@ -57,6 +57,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 class ClickHouseSink(Sink):
     Options = ClickHouseOptions
     can_verify = True
+    engine = "clickhouse"
     stable_batches = True
 
     def __init__(self, name: str, options: ClickHouseOptions) -> None:
@@ -108,6 +109,19 @@ class ClickHouseSink(Sink):
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
         return await verification.read_ids(self._server, self._table, begin, end)
+
+    @property
+    def records(self) -> str:
+        """The table as it stands in SQL."""
+        return self._table.quoted
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        return await self._server.rows(text)
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        """Carry out one statement after the other: ClickHouse has no transactions."""
+        for statement in statements:
+            await self._server.execute(statement)
 
     async def _current_layout(self) -> Layout:
         """The layout of the table, which is created if it is missing."""

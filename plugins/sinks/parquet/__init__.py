@@ -165,6 +165,11 @@ class ParquetSink(Sink):
         await self._do(read)
         return found
 
+    @property
+    def records(self) -> str:
+        """The folder, as readers of Parquet files take it."""
+        return str(self.options.path or self.options.url).rstrip("/")
+
     async def close(self) -> None:
         await self._job_done()
         if self._thread is not None:

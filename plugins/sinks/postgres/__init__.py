@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from ingestd.api import hookimpl
-from ingestd.api.errors import ConfigError, SinkReject
+from ingestd.api.errors import ConfigError, SinkFailure, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, is_local, remote_host
 from ingestd.api.sink import Digest, Sink
@@ -85,6 +85,7 @@ def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
 class PostgresSink(Sink):
     Options = PostgresOptions
     can_verify = True
+    engine = "postgres"
 
     def __init__(self, name: str, options: PostgresOptions) -> None:
         super().__init__(name, options)
@@ -159,6 +160,33 @@ class PostgresSink(Sink):
             connection = await self._connect()
             try:
                 yield connection
+            finally:
+                await disconnect(connection)
+
+    @property
+    def records(self) -> str:
+        """The table as it stands in SQL."""
+        return self._table.quoted
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        with told(with_rows=False):
+            connection = await self._connect()
+            try:
+                return [dict(row) for row in await connection.fetch(text)]
+            finally:
+                await disconnect(connection)
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        """Carry out all statements in one transaction."""
+        with told(with_rows=False):
+            connection = await self._connect()
+            try:
+                async with connection.transaction():
+                    # Who waits for a lock holds up all later readers.
+                    for statement in ("SET LOCAL lock_timeout = '10s'", *statements):
+                        await connection.execute(statement)
+            except self._asyncpg.DependentObjectsStillExistError as error:
+                raise SinkFailure(f"{error.message}: {error.detail}") from None
             finally:
                 await disconnect(connection)
 

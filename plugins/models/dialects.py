@@ -1,0 +1,374 @@
+"""The SQL of PostgreSQL, ClickHouse and DuckDB, as far as it differs: records, values in JSON, types.
+
+Values in JSON come from callers and from schemas of another time. A value that is not of the kind of its column is
+null: no record makes a query fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from .members import Kind
+
+__all__ = ["DIALECTS", "ClickHouse", "Dialect", "DuckDB", "Postgres", "text_literal"]
+
+_LEAP = "((19|2[0-2])(0[48]|[2468][048]|[13579][26])|2000)-02-29"
+_DATE = (
+    "((19|2[0-2])[0-9][0-9]-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+    f"|{_LEAP})"
+)
+_TIME = "[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?([Zz]|[+-](0[0-9]|1[0-4]):[0-5][0-9])"
+"""Days that exist, in years that all engines know. A text of another form is no time, and would stop a query."""
+
+
+def text_literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Dialect:
+    """Pieces of SQL. `value` is an expression with JSON, `source` the name of a view or a query in parentheses."""
+
+    name: ClassVar[str]
+    quote: ClassVar[str] = '"'
+    types: ClassVar[Mapping[Kind, str]]
+    schema_word: ClassVar[str] = "SCHEMA"
+    begin: ClassVar[Sequence[str]] = ("BEGIN",)
+    end: ClassVar[Sequence[str]] = ("COMMIT",)
+    nullable: ClassVar[str] = "{}"
+
+    def __init__(self, records: str, schema: str = "ingestd") -> None:
+        """`records` is the table of the sink, as it stands in SQL, or the folder of its files."""
+        self.table = records
+        self.schema = schema
+
+    def quoted(self, name: str) -> str:
+        return f"{self.quote}{name}{self.quote}"
+
+    def schema_statement(self) -> str:
+        return f"CREATE {self.schema_word} IF NOT EXISTS {self.quoted(self.schema)}"
+
+    def view(self, name: str) -> str:
+        return f"{self.quoted(self.schema)}.{self.quoted(name)}"
+
+    def records(self, *types: str, key: str | None = None) -> str:
+        """The records of these types, each once, in parentheses."""
+        listed = ", ".join(map(text_literal, types))
+        where = f"type IN ({listed})" + ("" if key is None else f" AND {self.quoted('key')} = {self.literal(key)}")
+        columns = (
+            f"id, type, tenant, {self.quoted('key')}, received_at,"
+            f" coalesce({self.quoted('timestamp')}, received_at) AS event_at, anonymous_id, user_id, session_id,"
+            f" position, {self._record} AS record"
+        )
+        return f"(SELECT {columns} FROM {self._from} WHERE {where}{self._once})"
+
+    _record: ClassVar[str] = "record"
+    _once: ClassVar[str] = ""
+
+    @property
+    def _from(self) -> str:
+        return self.table
+
+    def literal(self, text: str) -> str:
+        return text_literal(text)
+
+    def cast(self, expression: str, kind: Kind) -> str:
+        return f"CAST({expression} AS {self.nullable.format(self.types[kind])})"
+
+    def read(self, value: str, kind: Kind) -> str:
+        """The column of a value in JSON."""
+        found = {
+            "text": self.text, "decimal": self.decimal, "boolean": self.boolean, "time": self.time, "date": self.date,
+        }  # fmt: skip
+        return found[kind](value) if kind in found else value
+
+    def path(self, value: str, *names: str) -> str:
+        for name in names:
+            value = self.member(value, name)
+        return value
+
+    def member(self, value: str, name: str) -> str:
+        raise NotImplementedError
+
+    def element(self, array: str, index: str) -> str:
+        """The element of an array by its index from 0."""
+        raise NotImplementedError
+
+    def text(self, value: str) -> str:
+        raise NotImplementedError
+
+    def decimal(self, value: str) -> str:
+        raise NotImplementedError
+
+    def boolean(self, value: str) -> str:
+        raise NotImplementedError
+
+    def time(self, value: str) -> str:
+        text = self.text(value)
+        return f"CASE WHEN {self.matches(text, _DATE + _TIME)} THEN {self.parsed_time(text)} END"
+
+    def date(self, value: str) -> str:
+        text = self.text(value)
+        return (
+            f"CASE WHEN {self.matches(text, _DATE)} THEN CAST({text} AS {self.nullable.format(self.types['date'])}) END"
+        )
+
+    def matches(self, text: str, pattern: str) -> str:
+        raise NotImplementedError
+
+    def parsed_time(self, text: str) -> str:
+        return f"CAST({text} AS {self.types['time']})"
+
+    def day(self, time: str) -> str:
+        """The date in UTC."""
+        raise NotImplementedError
+
+    def seconds(self, since: str, until: str) -> str:
+        raise NotImplementedError
+
+    def rows(self, source: str, array: str) -> str:
+        """The columns of the source, with `item` and `number` (from 1) for each element of an array."""
+        raise NotImplementedError
+
+    def entries(self, source: str, value: str) -> str:
+        """The columns of the source, with `name` and `item` for each member of an object."""
+        raise NotImplementedError
+
+    def object_of(self, name: str, value: str) -> str:
+        """The aggregate that makes an object."""
+        raise NotImplementedError
+
+    def array(self, text: str) -> str:
+        """A constant in JSON."""
+        raise NotImplementedError
+
+    def is_empty(self, array: str) -> str:
+        raise NotImplementedError
+
+    def length(self, array: str) -> str:
+        raise NotImplementedError
+
+    def share(self, amount: str, weight: str) -> str:
+        """The product to nine decimals. All engines have room for 10^12 with them."""
+        return f"round(round({amount}, 9) * round({weight}, 16), 9)"
+
+    def worth(self, price: str, quantity: str) -> str:
+        size = f"abs(CAST({price} AS DOUBLE PRECISION) * CAST({quantity} AS DOUBLE PRECISION))"
+        return f"CASE WHEN {size} <= 1000000000000 THEN {self._times(price, quantity)} END"
+
+    def _times(self, price: str, quantity: str) -> str:
+        return f"{price} * round({quantity}, 6)"
+
+
+class Postgres(Dialect):
+    name = "postgres"
+    types: ClassVar[Mapping[Kind, str]] = {
+        "text": "text", "decimal": "numeric", "integer": "bigint", "boolean": "boolean",
+        "time": "timestamp with time zone", "date": "date", "day": "date", "json": "jsonb",
+    }  # fmt: skip
+
+    def member(self, value: str, name: str) -> str:
+        return f"({value} -> {text_literal(name)})"
+
+    def element(self, array: str, index: str) -> str:
+        return f"({array} -> CAST({index} AS integer))"
+
+    def text(self, value: str) -> str:
+        return f"(CASE jsonb_typeof({value}) WHEN 'string' THEN {value} #>> '{{}}' END)"
+
+    def decimal(self, value: str) -> str:
+        return f"(CASE jsonb_typeof({value}) WHEN 'number' THEN CAST({value} AS numeric) END)"
+
+    def boolean(self, value: str) -> str:
+        return f"(CASE jsonb_typeof({value}) WHEN 'boolean' THEN CAST({value} AS boolean) END)"
+
+    def matches(self, text: str, pattern: str) -> str:
+        return f"{text} ~ '^{pattern}$'"
+
+    def day(self, time: str) -> str:
+        return f"CAST({time} AT TIME ZONE 'UTC' AS date)"
+
+    def seconds(self, since: str, until: str) -> str:
+        return f"CAST(floor(extract(epoch FROM {until} - {since})) AS bigint)"
+
+    def rows(self, source: str, array: str) -> str:
+        whole = f"CASE jsonb_typeof({array}) WHEN 'array' THEN {array} ELSE '[]'::jsonb END"
+        return (
+            f"(SELECT s.*, e.item, e.number FROM {source} AS s"
+            f" CROSS JOIN LATERAL jsonb_array_elements({whole}) WITH ORDINALITY AS e(item, number))"
+        )
+
+    def entries(self, source: str, value: str) -> str:
+        whole = f"CASE jsonb_typeof({value}) WHEN 'object' THEN {value} ELSE '{{}}'::jsonb END"
+        return (
+            f"(SELECT s.*, e.name, e.item FROM {source} AS s CROSS JOIN LATERAL jsonb_each({whole}) AS e(name, item))"
+        )
+
+    def object_of(self, name: str, value: str) -> str:
+        return f"jsonb_object_agg({name}, {value})"
+
+    def array(self, text: str) -> str:
+        return f"{text_literal(text)}::jsonb"
+
+    def is_empty(self, array: str) -> str:
+        return f"{array} = '[]'::jsonb"
+
+    def length(self, array: str) -> str:
+        return f"CASE jsonb_typeof({array}) WHEN 'array' THEN jsonb_array_length({array}) ELSE 0 END"
+
+
+class DuckDB(Dialect):
+    name = "duckdb"
+    types: ClassVar[Mapping[Kind, str]] = {
+        "text": "VARCHAR", "decimal": "DECIMAL(38,18)", "integer": "BIGINT", "boolean": "BOOLEAN",
+        "time": "TIMESTAMP WITH TIME ZONE", "date": "DATE", "day": "DATE", "json": "JSON",
+    }  # fmt: skip
+    _record = "CAST(record AS JSON)"
+    # The date of a record is that of its receipt, so a filter of dates reads only their files.
+    _once = " QUALIFY row_number() OVER (PARTITION BY date, id ORDER BY position DESC) = 1"
+
+    @property
+    def _from(self) -> str:
+        files = text_literal(f"{self.table}/**/*.parquet")
+        return f"read_parquet({files}, hive_partitioning = true, union_by_name = true)"
+
+    def member(self, value: str, name: str) -> str:
+        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+        return f"json_extract({value}, {text_literal(pointer)})"
+
+    def element(self, array: str, index: str) -> str:
+        return f"json_extract({array}, '/' || CAST(CAST({index} AS BIGINT) AS VARCHAR))"
+
+    def text(self, value: str) -> str:
+        return f"(CASE json_type({value}) WHEN 'VARCHAR' THEN json_extract_string({value}, '$') END)"
+
+    def decimal(self, value: str) -> str:
+        text = f"json_extract_string({value}, '$')"
+        return (
+            f"(CASE WHEN json_type({value}) IN ('DOUBLE', 'BIGINT', 'UBIGINT')"
+            f" THEN TRY_CAST({text} AS {self.types['decimal']}) END)"
+        )
+
+    def boolean(self, value: str) -> str:
+        return f"(CASE json_type({value}) WHEN 'BOOLEAN' THEN CAST({value} AS BOOLEAN) END)"
+
+    def matches(self, text: str, pattern: str) -> str:
+        return f"regexp_full_match({text}, '{pattern}')"
+
+    def day(self, time: str) -> str:
+        return f"CAST({time} AT TIME ZONE 'UTC' AS DATE)"
+
+    def seconds(self, since: str, until: str) -> str:
+        return f"date_sub('second', {since}, {until})"
+
+    def rows(self, source: str, array: str) -> str:
+        whole = f"SELECT *, TRY_CAST({array} AS JSON[]) AS elements FROM {source}"
+        return (
+            f"(SELECT * EXCLUDE (elements), unnest(elements) AS item, generate_subscripts(elements, 1) AS number"
+            f" FROM ({whole}))"
+        )
+
+    def entries(self, source: str, value: str) -> str:
+        names = f"SELECT *, unnest(json_keys({value})) AS name FROM {source}"
+        pointer = "'/' || replace(replace(name, '~', '~0'), '/', '~1')"
+        return f"(SELECT *, json_extract({value}, {pointer}) AS item FROM ({names}))"
+
+    def object_of(self, name: str, value: str) -> str:
+        return f"json_group_object({name}, {value})"
+
+    def array(self, text: str) -> str:
+        return f"CAST({text_literal(text)} AS JSON)"
+
+    def is_empty(self, array: str) -> str:
+        return f"CAST({array} AS VARCHAR) = '[]'"
+
+    def length(self, array: str) -> str:
+        return f"coalesce(json_array_length({array}), 0)"
+
+    def share(self, amount: str, weight: str) -> str:
+        return f"CAST(CAST({amount} AS DECIMAL(38,9)) * CAST({weight} AS DECIMAL(38,16)) AS DECIMAL(38,9))"
+
+    def _times(self, price: str, quantity: str) -> str:
+        return self.cast(f"{price} * CAST({quantity} AS DECIMAL(38,6))", "decimal")
+
+
+class ClickHouse(Dialect):
+    name = "clickhouse"
+    quote = "`"
+    # 76 digits: of two decimals with 38 digits ClickHouse computes neither product nor quotient. Of two Date32 it
+    # computes no difference, so days of receipt are Date.
+    types: ClassVar[Mapping[Kind, str]] = {
+        "text": "String", "decimal": "Decimal(76, 18)", "integer": "Int64", "boolean": "Bool",
+        "time": "DateTime64(3, 'UTC')", "date": "Date32", "day": "Date", "json": "String",
+    }  # fmt: skip
+    schema_word = "DATABASE"
+    begin: ClassVar[Sequence[str]] = ()
+    end: ClassVar[Sequence[str]] = ()
+    nullable = "Nullable({})"
+
+    @property
+    def _from(self) -> str:
+        return f"{self.table} FINAL"
+
+    def literal(self, text: str) -> str:
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+    def member(self, value: str, name: str) -> str:
+        return f"JSONExtractRaw({value}, {self.literal(name)})"
+
+    def element(self, array: str, index: str) -> str:
+        return f"JSONExtractRaw({array}, toInt32({index}) + 1)"
+
+    def text(self, value: str) -> str:
+        return f"if(JSONType({value}) = 'String', JSONExtractString({value}), NULL)"
+
+    def decimal(self, value: str) -> str:
+        return f"if(JSONType({value}) IN ('Int64', 'UInt64', 'Double'), toDecimal256OrNull({value}, 18), NULL)"
+
+    def boolean(self, value: str) -> str:
+        return f"if(JSONType({value}) = 'Bool', CAST({value} = 'true' AS Bool), NULL)"
+
+    def matches(self, text: str, pattern: str) -> str:
+        return f"match({text}, '^{pattern}$')"
+
+    def parsed_time(self, text: str) -> str:
+        return f"parseDateTime64BestEffortOrNull({text}, 3, 'UTC')"
+
+    def day(self, time: str) -> str:
+        return f"toDate({time}, 'UTC')"
+
+    def seconds(self, since: str, until: str) -> str:
+        return f"dateDiff('second', {since}, {until})"
+
+    def rows(self, source: str, array: str) -> str:
+        # Of what is no array there are no elements.
+        return (
+            f"(SELECT *, item, toInt64(number) AS number FROM {source}"
+            f" ARRAY JOIN JSONExtractArrayRaw(ifNull({array}, '')) AS item,"
+            f" arrayEnumerate(JSONExtractArrayRaw(ifNull({array}, ''))) AS number)"
+        )
+
+    def entries(self, source: str, value: str) -> str:
+        return (
+            f"(SELECT *, entry.1 AS name, entry.2 AS item FROM {source}"
+            f" ARRAY JOIN JSONExtractKeysAndValuesRaw(ifNull({value}, '')) AS entry)"
+        )
+
+    def object_of(self, name: str, value: str) -> str:
+        return f"concat('{{', arrayStringConcat(groupArray(concat(toJSONString({name}), ':', {value})), ','), '}}')"
+
+    def array(self, text: str) -> str:
+        return text_literal(text)
+
+    def is_empty(self, array: str) -> str:
+        return f"{array} = '[]'"
+
+    def length(self, array: str) -> str:
+        return f"JSONLength(ifNull({array}, ''))"
+
+    def worth(self, price: str, quantity: str) -> str:
+        size = f"abs(toFloat64({price}) * toFloat64({quantity}))"
+        return f"if({size} <= 1000000000000, {self.cast(self._times(price, quantity), 'decimal')}, NULL)"
+
+
+DIALECTS = {each.name: each for each in (Postgres, ClickHouse, DuckDB)}

@@ -1,0 +1,118 @@
+"""The models of event keys: a view for each key, and one for each array of objects in its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ingestd.validation.schema_files import SchemaFile
+
+from .dialects import Dialect
+from .members import Kind, Member, Schemas
+from .model import Column, Model
+from .names import distinct, snake_case
+
+__all__ = ["event_models"]
+
+
+def event_models(files: Sequence[SchemaFile], taken: Iterable[str], dialect: Dialect) -> Iterator[Model]:
+    """`taken` are names of other models. A shop's key never takes the name of a built-in one."""
+    schemas = Schemas(files)
+    found = {
+        file.key: (file, schemas.members(file.schema))
+        for file in sorted(files, key=lambda each: (not each.builtin, each.key or ""))
+        if file.key is not None
+    }
+    views: list[str] = []
+    for builtin in (True, False):
+        chosen = {key: members for key, (file, members) in found.items() if file.builtin is builtin}
+        views += chosen
+        views += [_rows_name(key, member) for key, members in chosen.items() for member in members if member.items]
+    names = distinct(views, {*taken})
+    for key, (file, members) in found.items():
+        yield _of_key(key, str(file.schema.get("description", "")), members, names[key], dialect)
+        for member in members:
+            if member.items:
+                yield _of_rows(key, member, names[_rows_name(key, member)], dialect)
+
+
+def _rows_name(key: str, member: Member) -> str:
+    return f"{key} {'_'.join(member.path)}"
+
+
+def _head(dialect: Dialect) -> list[Column]:
+    return [
+        Column("event_id", "text", "r.id", "id of the record"),
+        Column("tenant", "text", "r.tenant", "the shop"),
+        Column("event_at", "time", "r.event_at", "time of the event"),
+        Column("received_at", "time", "r.received_at", "time of receipt"),
+        Column("received_on", "day", dialect.day("r.received_at"), "day of receipt, in UTC"),
+        Column("anonymous_id", "text", "r.anonymous_id", "the visitor"),
+        Column("user_id", "text", "r.user_id", "the user, if known"),
+        Column("session_id", "text", "r.session_id", "the session"),
+    ]
+
+
+_OF_RECORD: Sequence[tuple[str, Kind, tuple[str, ...], str]] = (
+    ("session_is_new", "boolean", ("sessionIsNew",), "whether the event began its session"),
+    ("endpoint", "text", ("endpoint",), "where it was received"),
+    ("signed", "boolean", ("signed",), "whether a backend signed it"),
+    ("dispatch_id", "text", ("dispatchId",), "the send that led to it"),
+    ("message_id", "text", ("messageId",), "the caller's id of the message"),
+    ("context_campaign_source", "text", ("context", "campaign", "source"), "as sent"),
+    ("context_campaign_medium", "text", ("context", "campaign", "medium"), "as sent"),
+    ("context_campaign_name", "text", ("context", "campaign", "name"), "as sent"),
+    ("context_page_url", "text", ("context", "page", "url"), "address of the page"),
+    ("context_page_referrer", "text", ("context", "page", "referrer"), "address of the page before"),
+)
+
+
+def _of_key(key: str, description: str, members: Sequence[Member], name: str, dialect: Dialect) -> Model:
+    columns = _head(dialect)
+    columns += [
+        Column(column, kind, dialect.read(dialect.path("r.record", *path), kind), about)
+        for column, kind, path, about in _OF_RECORD
+    ]
+    columns.append(Column("data", "json", "r.data", "the whole payload, also members that no schema knows"))
+    columns += _of_members(members, "r.data", columns, dialect)
+    records = f"SELECT *, {dialect.member('record', 'data')} AS data FROM {dialect.records('event', key=key)} AS e"
+    return Model(name, f"{key}: {description}", columns, f"FROM ({records}) AS r", ["event_id"])
+
+
+def _of_rows(key: str, member: Member, name: str, dialect: Dialect) -> Model:
+    columns = _head(dialect)
+    columns.append(Column("number", "integer", dialect.cast("r.number", "integer"), "place in the array, from 1"))
+    inner = _of_members(member.items, "r.item", columns, dialect)
+    columns += inner
+    by_name = {each.name: each.sql for each in inner if each.kind == "decimal"}
+    if "price" in by_name and all(each.name != "amount" for each in columns):
+        quantity = f"coalesce({by_name['quantity']}, 1)" if "quantity" in by_name else "1"
+        columns.append(
+            Column(
+                "amount",
+                "decimal",
+                dialect.worth(by_name["price"], quantity),
+                "price times quantity, which is 1 if missing",
+            )
+        )
+    array = dialect.path("record", "data", *member.path)
+    rows = dialect.rows(dialect.records("event", key=key), array)
+    about = f"{key}: a row for each element of `{'.'.join(member.path)}`"
+    return Model(name, about, columns, f"FROM {rows} AS r", ["event_id", "number"])
+
+
+def _of_members(members: Sequence[Member], value: str, before: Sequence[Column], dialect: Dialect) -> list[Column]:
+    """The columns of members. One with the name of a column before them begins with `data_`."""
+    taken = {each.name for each in before}
+    texts = {each.path: "/".join(each.path) for each in members}
+    texts = {path: f"data/{text}" if snake_case(text) in taken else text for path, text in texts.items()}
+    # A member that is written like a column keeps the name, whatever stands before it.
+    names = distinct(sorted(texts.values(), key=lambda text: text != snake_case(text)), taken)
+    return [
+        Column(
+            names[texts[each.path]],
+            each.kind,
+            dialect.read(dialect.path(value, *each.path), each.kind),
+            each.description,
+        )
+        for each in members
+    ]

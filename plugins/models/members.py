@@ -1,0 +1,113 @@
+"""The members of an event's `data` by its JSON Schema, each with the kind of column that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ingestd.validation.schema_files import SchemaFile
+
+__all__ = ["Kind", "Member", "Schemas"]
+
+Kind = Literal["text", "decimal", "integer", "boolean", "time", "date", "day", "json"]
+"""What a column holds. `integer` and `day` are counts and days of models: those of events are decimals and dates."""
+
+_KINDS: Mapping[str, Kind] = {"string": "text", "number": "decimal", "integer": "decimal", "boolean": "boolean"}
+_FORMATS: Mapping[str, Kind] = {"date-time": "time", "date": "date"}
+_DEEPEST = 3
+"""Levels of objects whose members are columns. A schema may contain itself."""
+
+
+class Member(NamedTuple):
+    """A member of data. `path` has the names of the objects around it, too."""
+
+    path: tuple[str, ...]
+    kind: Kind
+    description: str = ""
+    items: Sequence[Member] = ()
+    """The members of the objects of an array, which are rows of their own."""
+
+
+class Schemas:
+    """Schemas by `$id`, for references from one to another."""
+
+    def __init__(self, files: Iterable[SchemaFile]) -> None:
+        self._by_uri = {file.uri: file.schema for file in files}
+
+    def members(self, schema: Mapping[str, Any]) -> Sequence[Member]:
+        return [*self._members(schema, schema, (), 1)]
+
+    def _members(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...], depth: int
+    ) -> Iterator[Member]:
+        for name, forms in self._properties(schema, root).items():
+            inner, kinds = (*path, name), {self._kind(form, home) for form, home in forms}
+            description = next((str(each["description"]) for each, _ in forms if "description" in each), "")
+            form, home = forms[0]
+            if kinds == {"object"} and len(forms) == 1 and depth < _DEEPEST and self._properties(form, home):
+                yield from self._members(form, home, inner, depth + 1)
+            elif kinds == {"array"} and len(forms) == 1 and depth == 1:
+                yield Member(inner, "json", description, [*self._items(form, home)])
+            else:
+                kind = kinds.pop() if len(kinds) == 1 else "json"
+                yield Member(inner, "json" if kind in {"object", "array"} else kind, description)  # type: ignore[arg-type]
+
+    def _items(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Member]:
+        for form, home in self._forms(schema, root):
+            if isinstance(form.get("items"), dict) and self._kind(form["items"], home) == "object":
+                yield from self._members(form["items"], home, (), _DEEPEST - 1)
+
+    def _properties(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any]
+    ) -> dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+        """The forms of each member, each with the file that it is in. Those of definitions come first."""
+        found: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+        for form, home in self._forms(schema, root):
+            for name, inner in form.get("properties", {}).items():
+                if isinstance(inner, dict):
+                    found.setdefault(name, []).append((inner, home))
+        return found
+
+    def _forms(
+        self, schema: Mapping[str, Any], root: Mapping[str, Any], seen: tuple[int, ...] = ()
+    ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """A schema and what it refers to or is composed of, each with the file that it is in."""
+        if id(schema) in seen:
+            return
+        seen = (*seen, id(schema))
+        if "$ref" in schema:
+            target, home = self._resolve(str(schema["$ref"]), root)
+            if isinstance(target, dict):
+                yield from self._forms(target, home, seen)
+        for word in ("allOf", "anyOf", "oneOf"):
+            for part in schema.get(word, ()):
+                if isinstance(part, dict):
+                    yield from self._forms(part, root, seen)
+        yield schema, root
+
+    def _resolve(self, reference: str, root: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        uri, _, pointer = reference.partition("#")
+        home = self._by_uri.get(uri, {}) if uri else root
+        target: Any = home
+        for step in pointer.split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901
+            target = target.get(step) if isinstance(target, dict) else None
+        return target, home
+
+    def _kind(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        """The kind of its values; `json` if they may be of several. Null is of every kind."""
+        kinds: set[str] = set()
+        for form, _ in self._forms(schema, root):
+            given = form.get("type", [])
+            types = {*([given] if isinstance(given, str) else given)}
+            values = form.get("enum", [form["const"]] if "const" in form else [])
+            types |= {_type_of(value) for value in values}
+            kinds |= {_KINDS.get(each, each) for each in types - {"null"}}
+            if kinds == {"text"}:
+                kinds = {_FORMATS.get(str(form.get("format")), "text")}
+        return kinds.pop() if len(kinds) == 1 else "json"
+
+
+def _type_of(value: object) -> str:
+    names = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
+    return names.get(type(value), "null")

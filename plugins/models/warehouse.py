@@ -1,0 +1,144 @@
+"""The views in a sink's database: making and changing them, and whether they are behind the schemas."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from ingestd.api.check_result import CheckResult
+from ingestd.api.errors import CommandError, IngestdError
+from ingestd.api.sink import Sink
+from ingestd.validation.schema_files import SchemaFile
+
+from .catalogue import MODELS, all_models, statements
+from .dialects import DIALECTS, ClickHouse, Dialect
+from .model import Model
+
+__all__ = ["Database", "Stored", "apply", "check_models"]
+
+_NO_OTHER_COLUMNS = "(SQLSTATE 42P16)"
+"""PostgreSQL replaces a view only by one with the same columns, and perhaps more at the end."""
+_SHOWN = 5
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """A sink whose records can be read with SQL."""
+
+    @property
+    def records(self) -> str:
+        """Its table as it stands in SQL, or the folder of its files."""
+
+
+@runtime_checkable
+class Database(Stored, Protocol):
+    """A sink whose destination answers SQL."""
+
+    engine: str
+    """The name of its dialect."""
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a result."""
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        """Carry out all statements, or none if the engine has transactions."""
+
+
+async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:
+    """Make and change the views of the models, and remove views of former ones. Returns what was done.
+
+    A view that others depend on is never dropped with them. Then nothing changes, as far as the engine can.
+    """
+    relations = {row["name"] for row in await database.query(_relations(dialect))}
+    present = await _present(database, dialect) if MODELS in relations else {}
+    if {records for _, records in present.values()} - {dialect.table}:
+        raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
+    listed = {*present, *([MODELS] if present else [])}
+    if foreign := sorted(relations & {each.name for each in models} - listed):
+        raise CommandError(
+            f"{dialect.schema} has {', '.join(foreign)}, which ingestd has not made: choose another --schema"
+        )
+    digests = {name: digest for name, (digest, _) in present.items()}
+    changed = [each for each in models[:-1] if digests.get(each.name) != each.digest(dialect)]
+    former = [name for name in present if name not in {each.name for each in models}]
+    if not changed and not former:
+        return f"all {len(models)} views in {dialect.schema} are as they should be"
+    drops = [f"DROP VIEW {dialect.view(name)}" for name in former]
+    schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
+    try:
+        await database.execute([*schema, *statements([*changed, models[-1]], dialect), *drops])
+    except IngestdError as error:
+        if _NO_OTHER_COLUMNS not in str(error):
+            raise CommandError(f"the views were not changed: {error}") from None
+        await _make_again(database, models, dialect, [*present, MODELS])
+    return f"{len(changed)} views made or changed, {len(former)} removed in {dialect.schema}"
+
+
+async def _make_again(database: Database, models: Sequence[Model], dialect: Dialect, present: Sequence[str]) -> None:
+    """Drop all views of ingestd and make them again, in one transaction."""
+    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(present)]
+    try:
+        await database.execute([*drops, *statements(models, dialect)])
+    except IngestdError as error:
+        raise CommandError(
+            f"nothing was changed: columns have changed, so views must be made anew, and something depends on them:"
+            f" {error}; drop that first"
+        ) from None
+
+
+def _schemas(dialect: Dialect) -> str:
+    """Creating one that exists needs the right, too."""
+    if isinstance(dialect, ClickHouse):
+        return f"SELECT name FROM system.databases WHERE name = '{dialect.schema}'"
+    return f"SELECT nspname FROM pg_namespace WHERE nspname = '{dialect.schema}'"
+
+
+def _relations(dialect: Dialect) -> str:
+    if isinstance(dialect, ClickHouse):
+        return f"SELECT name FROM system.tables WHERE database = '{dialect.schema}'"
+    return (
+        "SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+        f" WHERE n.nspname = '{dialect.schema}' AND c.relkind IN ('r', 'v', 'm', 'p', 'f')"
+    )
+
+
+async def _present(database: Database, dialect: Dialect) -> dict[str, tuple[str, str]]:
+    """The digest of each view and what it reads, in the order in which they were made."""
+    rows = await database.query(f"SELECT model, digest, records FROM {dialect.view(MODELS)} ORDER BY number")
+    return {row["model"]: (row["digest"], row["records"]) for row in rows}
+
+
+async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Sequence[CheckResult]:
+    """For `ingestd check`: warnings for the databases whose views are not those of the schemas."""
+    found: list[CheckResult] = []
+    for sink in sinks:
+        if isinstance(sink, Database):
+            try:
+                found += [each async for each in _of_database(sink, sink.name, files)]
+            except IngestdError as error:
+                found.append(CheckResult(sink.name, f"its models could not be read: {error}", "warning"))
+    return found
+
+
+async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> AsyncIterator[CheckResult]:
+    kind = DIALECTS[database.engine]
+    column, table = ("database", "system.tables") if kind is ClickHouse else ("schemaname", "pg_views")
+    view = "name" if kind is ClickHouse else "viewname"
+    schemas = await database.query(f"SELECT {column} AS place FROM {table} WHERE {view} = '{MODELS}'")
+    for row in schemas:
+        dialect = kind(database.records, row["place"])
+        present = await _present(database, dialect)
+        if dialect.table not in {records for _, records in present.values()}:
+            continue
+        wanted = {each.name: each.digest(dialect) for each in all_models(files, dialect)[:-1]}
+        behind = [each for each in wanted if present.get(each, ("",))[0] != wanted[each]]
+        behind += [each for each in present if each not in wanted]
+        if behind:
+            more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
+            text = (
+                f"the models in {dialect.schema} are behind the schemas: {', '.join(behind[:_SHOWN])}{more};"
+                f" run ingestd models {dialect.name} --sink {name} --schema {dialect.schema} --apply"
+            )
+            yield CheckResult(name, text, "warning")
+        else:
+            yield CheckResult(name, f"the models in {dialect.schema} are those of the schemas")
