@@ -355,8 +355,8 @@ async def test_records_of_many_days_in_any_order_need_memory_for_their_bytes_onl
     await sink.open()
     day = 86_400_000
     batch = [
-        replace(each, at=each.at - number * 7919 % 3000 * day, position=number)
-        for number, each in enumerate(make_records(6000), 1)
+        replace(each, at=each.at - number * 7919 % 1000 * day, position=number)
+        for number, each in enumerate(make_records(2000), 1)
     ]
     before = pa.total_allocated_bytes()
     tracemalloc.start()
