@@ -97,10 +97,15 @@ class LocalFolder:
         sync(folder.parent)
 
     def names(self, folder: str) -> Mapping[str, int]:
+        found: dict[str, int] = {}
         try:
-            return {entry.name: entry.stat().st_size for entry in os.scandir(self._root / folder)}
+            entries = [*os.scandir(self._root / folder)]
         except FileNotFoundError:
-            return {}
+            return found
+        for entry in entries:
+            with suppress(FileNotFoundError):  # removed meanwhile, such as by a compaction
+                found[entry.name] = entry.stat().st_size
+        return found
 
     def open(self, path: str) -> Any:
         return pa.OSFile(str(self._root / path))
