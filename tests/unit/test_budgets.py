@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 1_077, "api": 3_910, "config": 340, "validation": 1_111, "hooks": 975, "consumers": 1_420,
+    "support": 1_078, "api": 3_910, "config": 340, "validation": 1_111, "hooks": 975, "consumers": 1_420,
     "delivery": 2_278, "storage": 1_490, "observability": 1_300, "pipeline": 2_460, "http": 3_030, "daemon": 2_222,
     "cli": 3_594, "testing": 2_651,
 }  # fmt: skip
