@@ -16,6 +16,7 @@ _MEMBERS = (
     "decidedAt", "orderId", "orderAt", "orderEventId", "model", "value", "touchpoint", "touchpoints", "credits",
     "attributionId", "reason", "cause",
 )  # fmt: skip
+_FIXED = frozenset(["*", "id", "receivedAt", "decidedAt", "import"])
 _INDEX = re.compile("0|[1-9][0-9]*")
 
 
@@ -59,8 +60,8 @@ class RecordPointer(MemberPointer):
     def parse(cls, text: Any) -> RecordPointer:
         """Raises `ValueError`. A record of a plugin may have any members, so only a near miss is refused."""
         root, *tokens = _tokens(text, "expected a JSON pointer into the record, such as /traits/email")
-        if root in {"*", "id"}:
-            raise ValueError("expected another member than the id, which must stay")
+        if root in _FIXED:
+            raise ValueError("expected another member than the id and the time of receipt, which must stay")
         near = get_close_matches(root, _MEMBERS, n=1, cutoff=0.8)
         if near and root not in _MEMBERS:
             raise ValueError(f"no record has {root}; did you mean {'/'.join(['', near[0], *tokens])}?")

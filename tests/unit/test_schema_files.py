@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -12,6 +13,7 @@ import pytest
 
 from ingestd.api.errors import BadRequest
 from ingestd.validation.meta_schema import References, faults_of_form, faults_of_names
+from ingestd.validation.schema_files import SchemaFile, schema_ids
 from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
 
@@ -168,3 +170,21 @@ def test_products_is_an_array_of_objects(validator: Validator, key: str) -> None
     assert faults(validator, key, {"products": {}}) == {"/data/products"}
     assert faults(validator, key, {"products": None}) == {"/data/products"}
     assert faults(validator, key, {"products": [{}, "p-1", None]}) == {"/data/products/1", "/data/products/2"}
+
+
+def test_the_hash_of_a_schema_changes_with_all_that_it_refers_to_and_with_nothing_else() -> None:
+    def files_of(box: str = "string", other: str = "string") -> list[SchemaFile]:
+        schemas: list[dict[str, Any]] = [
+            {"$id": "urn:s:box", "$defs": {"in": {"$ref": "urn:s:deep#/$defs/x"}}},
+            {"$id": "urn:s:deep", "$defs": {"x": {"type": box, "not": {"$ref": "urn:s:box"}}}},
+            {"$id": "urn:s:gift", "title": "Gift", "properties": {"box": {"$ref": "urn:s:box#/$defs/in"}}},
+            {"$id": "urn:s:other", "title": "Other", "type": other},
+        ]
+        return [SchemaFile("f", each, each.get("title"), builtin=False) for each in schemas]
+
+    before = schema_ids(files_of())
+    assert before.keys() == {"Gift", "Other"}
+    assert all(re.fullmatch("[0-9a-f]{12}", each) for each in before.values())
+    assert schema_ids(files_of()[::-1]) == before
+    assert schema_ids(files_of(box="number")) == before | {"Gift": schema_ids(files_of(box="number"))["Gift"]} != before
+    assert schema_ids(files_of(other="number"))["Gift"] == before["Gift"]

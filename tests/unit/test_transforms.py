@@ -192,6 +192,10 @@ def test_a_record_that_is_no_object_is_at_fault_itself(body: bytes) -> None:
     ("table", "told"),
     [
         ({"drop": ["/id"]}, "transform.drop[0]: expected another member than the id"),
+        (
+            {"hash": ["/import/at"], "secret": SECRET},
+            "transform.hash[0]: expected another member than the id and the time",
+        ),
         ({"drop": ["/*"]}, "transform.drop[0]: expected another member than the id"),
         ({"drop": ["/trait/email"]}, "no record has trait; did you mean /traits/email?"),
         ({"hash": ["/userId"]}, "transform.secret: must be given"),

@@ -1,0 +1,64 @@
+"""New schemas are tried on whatever the journal holds, within bounds of time and memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ingestd.api.events import Record
+from ingestd.daemon.schema_trial import try_schemas, warnings
+from ingestd.validation.schema_files import DRAFT
+from ingestd.validation.validator import Validator
+from tests.support.backends import sqlite_backend
+from tests.support.journals import append
+
+HEAD = {"$schema": DRAFT, "$id": "urn:s:gift", "title": "Gift", "description": "d", "type": "object"}
+
+
+def validator(folder: Path, **members: Any) -> Validator:
+    (folder / "gift.json").write_text(json.dumps({**HEAD, **members}))
+    return Validator.load(folder)
+
+
+def event(number: int, data: Any, **members: Any) -> Record:
+    value = {"id": str(number), "type": "event", "endpoint": "track", "key": "Gift", "data": data, **members}
+    return Record("event", number, json.dumps(value).encode())
+
+
+async def test_only_events_that_a_schema_would_meet_are_tried(tmp_path: Path) -> None:
+    strict = validator(tmp_path, required=["cost"], properties={"cost": {"type": "number"}})
+    met = strict.schema_ids["Gift"]
+    records = [
+        event(1, {"cost": "5"}),
+        event(2, {"cost": "5"}, endpoint="segment"),  # its intake reads texts as numbers
+        event(3, {}, erased=True),
+        event(4, {}, schema=met),  # a plugin has removed a member since
+        event(5, {}, key="Unknown", endpoint="segment"),  # an intake took it without a schema
+        event(6, {}, key="Unknown", endpoint="segment", schema="0" * 12),  # a key that was removed
+        event(7, [1]),
+        Record("event", 8, b"[1]"),
+        Record("event", 9, b'{"key": 7, "data": {'),
+        Record("shop:receipt", 10, b"{}"),
+    ]
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, records)
+        partitions = backend.partitions
+        trial = await try_schemas(strict, partitions, 0)
+        assert trial.events == {"Gift": 4, "Unknown": 1}
+        assert {(each.key, each.pointer, count) for each, count in trial.refusals.items()} == {
+            ("Gift", "/data/cost", 1), ("Gift", "/data", 1), ("Unknown", "/key", 1),
+        }  # fmt: skip
+        assert (await try_schemas(strict, partitions, 6)).events == {"Gift": 1, "Unknown": 1}
+
+
+async def test_names_and_time_are_bounded(tmp_path: Path) -> None:
+    closed = validator(tmp_path, properties={}, additionalProperties=False)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, [event(1, {f"n{part}x{number}": 1 for part in range(40)}) for number in range(60)])
+        partitions = backend.partitions
+        trial = await try_schemas(closed, partitions, 0)
+        assert (trial.refused["Gift"], len(trial.refusals), trial.is_whole) == (60, 1_000, True)
+        short = await try_schemas(closed, partitions, 0, seconds=0)
+        assert (short.events["Gift"], short.is_whole) == (1, False)
+        assert await warnings(closed, partitions, 1) == [], "events of 1970 are older than a week"
