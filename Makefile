@@ -110,7 +110,7 @@ surface: .venv/installed
 browser-client: .venv/installed $(SDKS)/node_modules/installed
 	@$(BIN)/python -m scripts.browser_client
 
-# The browser client's types, after a change of schemas.
+# The types of events of the clients, after a change of schemas.
 browser-types: .venv/installed
 	@$(BIN)/python -m scripts.browser_types
 

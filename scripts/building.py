@@ -25,7 +25,8 @@ class BuildPy(build_py):
 
 class Sdist(sdist):
     def make_distribution(self) -> None:
-        self.filelist.extend(["scripts/building.py", "CHANGELOG.md", "SECURITY.md"])
+        clients = [str(path) for path in Path("clients/node").iterdir()]  # not of Python, so in no package
+        self.filelist.extend(["scripts/building.py", "CHANGELOG.md", "SECURITY.md", *clients])
         super().make_distribution()
 
     def make_release_tree(self, base_dir: str, files: Sequence[str]) -> None:
