@@ -157,6 +157,8 @@ clean:
 	@scripts/need chromium chromium
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
+	@scripts/need php php-cli
+	@php -r 'exit(!extension_loaded("curl"));' || scripts/need - php-curl
 	@scripts/need zsh zsh
 	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd

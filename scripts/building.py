@@ -25,7 +25,8 @@ class BuildPy(build_py):
 
 class Sdist(sdist):
     def make_distribution(self) -> None:
-        clients = [str(path) for path in Path("clients/node").iterdir()]  # not of Python, so in no package
+        folders = Path("clients/node"), Path("clients/php")  # not of Python, so in no package
+        clients = [str(path) for folder in folders for path in folder.iterdir()]
         self.filelist.extend(["scripts/building.py", "CHANGELOG.md", "SECURITY.md", *clients])
         super().make_distribution()
 

@@ -38,7 +38,7 @@ export class QueueFolder {
   }
 
   add(event) {
-    if (performance.now() - this.#countedAt > COUNTED_EVERY || this.#count >= this.#most) {
+    if (performance.now() - this.#countedAt > COUNTED_EVERY) {
       this.#count = readdirSync(this.#path).filter((each) => each.endsWith('.json')).length
       this.#countedAt = performance.now()
     }
@@ -58,7 +58,7 @@ export class QueueFolder {
   /** The names of the events that wait, oldest first. */
   async names() {
     const found = await readdir(this.#path)
-    for (const each of found) if (each.endsWith('.part') && each < name(now() - ABANDONED)) await this.remove(each)
+    for (const each of found) if (each.endsWith('.part') && each < name(now() - ABANDONED)) await this.#unlink(each)
     return found.filter((each) => each.endsWith('.json')).sort()
   }
 
@@ -86,6 +86,11 @@ export class QueueFolder {
   }
 
   remove(each) {
+    this.#count--
+    return this.#unlink(each)
+  }
+
+  #unlink(each) {
     return rm(join(this.#path, each), { force: true })
   }
 

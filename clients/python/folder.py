@@ -39,7 +39,7 @@ class QueueFolder:
     def add(self, event: bytes) -> None:
         """Keeps an event. QueueFull: too many wait. OSError: the disk is full or may not be written."""
         with self._naming:
-            if time.monotonic() - self._counted_at > _COUNTED_EVERY or self._count >= self._most:
+            if time.monotonic() - self._counted_at > _COUNTED_EVERY:
                 self._count = len(self.names())
                 self._counted_at = time.monotonic()
             if self._count >= self._most:
@@ -80,6 +80,7 @@ class QueueFolder:
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
+        self._count -= 1
 
     def hold(self, name: str, seconds: float) -> None:
         """No process sends the event before that many seconds are over: its file has that time."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "support" / "backend_programs"
-COMMANDS = {"python": [sys.executable, "calls.py"], "node": ["node", "calls.mjs"]}
+COMMANDS = {"python": [sys.executable, "calls.py"], "node": ["node", "calls.mjs"], "php": ["php", "calls.php"]}
+WITHOUT_EXTENSIONS = ["php", "-n", "calls.php"]
 EVENTS = 10_000
 KILLS = 5
-PATIENCE = 60.0
+PATIENCE = 120.0
 NOBODY = ["guest", " Anonymous ", "0", "null", "[object Object]"]
 FLUSH = ["flush", 30]
 
@@ -44,10 +45,10 @@ def language(request: pytest.FixtureRequest) -> str:
 class Backend:
     """A shop with its daemon on one address, and programs that send with one folder."""
 
-    def __init__(self, shop: Shop, language: str) -> None:
+    def __init__(self, shop: Shop, command: Sequence[str]) -> None:
         self.shop = shop
         self.address = f"127.0.0.1:{free_port()}"
-        self._language = language
+        self._command = command
         self._queue = shop.folder / "queue"
         self._calls = shop.folder / "calls"
 
@@ -58,7 +59,7 @@ class Backend:
     def program(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> Iterator[subprocess.Popen[bytes]]:
         """A program that makes the calls and ends."""
         self._calls.write_text("".join(f"{json.dumps(call)}\n" for call in calls))
-        program, file = COMMANDS[self._language]
+        *program, file = self._command
         key = self.shop.server
         arguments: list[str | Path] = [f"http://{self.address}", key.id, secret or key.secret, self._queue, str(most)]
         with (
@@ -66,7 +67,7 @@ class Backend:
             (self.shop.folder / "printed").open("wb") as printed,  # a pipe could be full while the test waits
             (self.shop.folder / "errors").open("ab") as errors,
             subprocess.Popen(
-                [program, PROGRAMS / file, *arguments], stdin=given, stdout=printed, stderr=errors
+                [*program, PROGRAMS / file, *arguments], stdin=given, stdout=printed, stderr=errors
             ) as process,
         ):
             try:
@@ -94,7 +95,7 @@ class Backend:
 
 @pytest.fixture
 def backend(language: str, tmp_path: Path) -> Backend:
-    return Backend(Shop(tmp_path), language)
+    return Backend(Shop(tmp_path), COMMANDS[language])
 
 
 def view(number: int, **fields: Any) -> Call:
@@ -115,7 +116,7 @@ def test_each_event_is_stored_once_while_daemon_and_client_are_killed(backend: B
         first.wait()
         daemon.kill()
     last = len(backend.results()) - 1
-    with backend.program([*calls[last + 2 :], ["flush", 60]]) as second:
+    with backend.program([*calls[last + 2 :], ["flush", 100]]) as second:
         for _ in range(KILLS - 1):
             with backend.daemon() as daemon:
                 deadline = time.monotonic() + PATIENCE
@@ -149,6 +150,17 @@ def test_a_refused_event_is_told_and_stops_no_other(backend: Backend) -> None:
     }  # fmt: skip
     assert shown.count(True) == 1
     assert backend.waiting() == 0
+
+
+@pytest.mark.skipif(shutil.which("php") is None, reason="php is not on PATH")
+def test_php_sends_without_extensions(tmp_path: Path) -> None:
+    backend = Backend(Shop(tmp_path), WITHOUT_EXTENSIONS)
+    wrong = ["track", "Product Viewed", {"price": "1,50"}, {"anonymousId": "v", "messageId": "m-wrong"}]
+    with backend.daemon() as daemon:
+        _, _, refused, sent = backend.run([view(1), wrong, FLUSH])
+        assert (refused["code"], sent) == ("invalid_data", True)
+        assert daemon.terminate() == 0
+    assert [record["data"]["number"] for record in backend.shop.stored()] == [1]
 
 
 def test_a_refused_key_keeps_the_events_for_the_right_one(backend: Backend) -> None:

@@ -149,7 +149,8 @@ def test_an_sdist_has_all_that_the_wheel_needs(source: Path, wheel: Path, versio
     assert run(sys.executable, "-c", "import ingestd; print(ingestd.__version__)", folder=root) == version
     assert shipped(root) == shipped(ROOT)
     assert {page.name for page in (root / "man").iterdir()} == {page.name for page in (ROOT / "man").iterdir()}
-    for name in ("pyproject.toml", "scripts/building.py", "LICENSE", "CHANGELOG.md", "clients/node/package.json"):
+    clients = ("clients/node/package.json", "clients/php/Ingestd.php")
+    for name in ("pyproject.toml", "scripts/building.py", "LICENSE", "CHANGELOG.md", *clients):
         assert (root / name).read_bytes() == (source / name).read_bytes()
 
 
