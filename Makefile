@@ -159,6 +159,7 @@ clean:
 	@scripts/need openssl openssl
 	@scripts/need php php-cli
 	@php -r 'exit(!extension_loaded("curl"));' || scripts/need - php-curl
+	@scripts/need ruby ruby
 	@scripts/need zsh zsh
 	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd
