@@ -110,7 +110,7 @@ surface: .venv/installed
 browser-client: .venv/installed $(SDKS)/node_modules/installed
 	@$(BIN)/python -m scripts.browser_client
 
-# The browser client's types, after a change of schemas.
+# The types of events of the clients, after a change of schemas.
 browser-types: .venv/installed
 	@$(BIN)/python -m scripts.browser_types
 
@@ -157,6 +157,9 @@ clean:
 	@scripts/need chromium chromium
 	@scripts/need firefox-esr firefox-esr
 	@scripts/need openssl openssl
+	@scripts/need php php-cli
+	@php -r 'exit(!extension_loaded("curl"));' || scripts/need - php-curl
+	@scripts/need ruby ruby
 	@scripts/need zsh zsh
 	@scripts/need fish fish
 	@scripts/need systemd-analyze systemd

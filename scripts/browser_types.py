@@ -1,4 +1,4 @@
-"""Writes clients/browser/events.d.ts, the types of the built-in events; `make browser-types` runs it."""
+"""Writes events.d.ts of the clients, the types of the built-in events; `make browser-types` runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ingestd.validation.schema_files import SchemaFile, read_schemas
 
-FILE = Path(__file__).parents[1] / "clients" / "browser" / "events.d.ts"
+FILES = [Path(__file__).parents[1] / "clients" / name / "events.d.ts" for name in ("browser", "node")]
 
 _HEAD = "// Made from schemas/ by scripts/browser_types.py.\n"
 _TYPES = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "null": "null"}
@@ -105,5 +105,6 @@ def _comment(schema: Schema, depth: int) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
-    sys.stdout.write(f"{FILE}\n")
+    for file in FILES:
+        file.write_text(text(), encoding="utf-8")
+        sys.stdout.write(f"{file}\n")

@@ -25,7 +25,9 @@ class BuildPy(build_py):
 
 class Sdist(sdist):
     def make_distribution(self) -> None:
-        self.filelist.extend(["scripts/building.py", "CHANGELOG.md", "SECURITY.md"])
+        folders = Path("clients/node"), Path("clients/php")  # not of Python, so in no package
+        clients = [str(path) for folder in folders for path in folder.iterdir()]
+        self.filelist.extend(["scripts/building.py", "CHANGELOG.md", "SECURITY.md", *clients])
         super().make_distribution()
 
     def make_release_tree(self, base_dir: str, files: Sequence[str]) -> None:

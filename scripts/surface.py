@@ -133,8 +133,8 @@ def _names() -> Iterator[str]:
 
 
 def _files() -> Iterator[str]:
-    for package in ("clients", "conf", "schemas", "systemd", "plugins"):
-        yield from _below(files(f"ingestd.{package}"), package)
+    for package in ("clients.browser", "conf", "schemas", "systemd", "plugins"):
+        yield from _below(files(f"ingestd.{package}"), package.replace(".", "/"))
 
 
 def _below(folder: Traversable, path: str) -> Iterator[str]:

@@ -115,9 +115,10 @@ def test_an_installed_ingestd_stores_an_event(installed: Stranger, version: str,
 
 def shipped(root: Path) -> set[str]:
     """The files of a tree that belong into a wheel, by their places in it."""
-    packaged = ("plugins", "clients", "schemas", "conf", "systemd")
+    packaged = ("plugins", "schemas", "conf", "systemd")
     places = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in packaged}
-    return {
+    places |= {"clients/browser": "ingestd/clients/browser", "clients/python": "ingestd/client"}
+    return {"ingestd/clients/__init__.py"} | {
         f"{place}/{path.relative_to(root / name)}"
         for name, place in places.items()
         for path in (root / name).rglob("*")
@@ -148,7 +149,8 @@ def test_an_sdist_has_all_that_the_wheel_needs(source: Path, wheel: Path, versio
     assert run(sys.executable, "-c", "import ingestd; print(ingestd.__version__)", folder=root) == version
     assert shipped(root) == shipped(ROOT)
     assert {page.name for page in (root / "man").iterdir()} == {page.name for page in (ROOT / "man").iterdir()}
-    for name in ("pyproject.toml", "scripts/building.py", "LICENSE", "CHANGELOG.md"):
+    clients = ("clients/node/package.json", "clients/php/Ingestd.php")
+    for name in ("pyproject.toml", "scripts/building.py", "LICENSE", "CHANGELOG.md", *clients):
         assert (root / name).read_bytes() == (source / name).read_bytes()
 
 

@@ -279,6 +279,12 @@ class Shop:
         """The journal's records with this text, read from the disk without starting a command."""
         return [json.loads(body) for body in self._bodies() if containing.encode() in body]
 
+    def count(self) -> int:
+        """The number of the journal's records, read from the disk."""
+        with self._journal() as journal:
+            (number,) = journal.execute("SELECT COUNT(*) FROM journal").fetchone()
+        return int(number)
+
     def _bodies(self) -> list[bytes]:
         with self._journal() as journal:
             rows = journal.execute("SELECT CAST(body AS BLOB) FROM journal ORDER BY position").fetchall()

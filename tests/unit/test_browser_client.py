@@ -50,11 +50,12 @@ def test_the_client_has_at_most_six_kilobytes(name: str) -> None:
 
 def test_versions_are_those_of_ingestd() -> None:
     assert re.findall(r"version: '([^']*)'", "".join(SOURCES.values())) == [RELEASE]
-    assert json.loads((FOLDER / "package.json").read_text())["version"] == RELEASE
+    for folder in (FOLDER, FOLDER.with_name("node")):
+        assert json.loads((folder / "package.json").read_text())["version"] == RELEASE
 
 
 def test_the_types_of_events_are_made_from_the_schemas() -> None:
-    assert browser_types.FILE.read_text() == browser_types.text(), "run `make browser-types`"
+    assert {file.read_text() for file in browser_types.FILES} == {browser_types.text()}, "run `make browser-types`"
 
 
 def test_the_snippet_the_types_and_the_documentation_have_every_function_and_option() -> None:

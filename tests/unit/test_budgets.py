@@ -24,6 +24,7 @@ PLUGINS = {
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
     **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
+    "clients/python": 570,
 }
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
@@ -41,7 +42,8 @@ def test_a_folder_stays_within_its_budget(folder: str) -> None:
 
 
 def test_every_folder_has_a_budget() -> None:
-    kernel = {path.name for path in (ROOT / "ingestd").iterdir() if (path / "__init__.py").exists()} - {"plugins"}
+    folders = [path for path in (ROOT / "ingestd").iterdir() if not path.is_symlink()]
+    kernel = {path.name for path in folders if (path / "__init__.py").exists()}
     assert kernel == {*KERNEL}
     plugins = {path.name for path in (ROOT / "plugins").iterdir() if (path / "__init__.py").exists()}
     assert plugins == {name.partition("/")[0] for name in PLUGINS}

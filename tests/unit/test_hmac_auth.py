@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -396,35 +396,59 @@ def _script(language: str, before: str, after: str) -> str:
     return f"{before}\n{block[1]}\n{after}\n"
 
 
-def _python() -> list[str]:
-    before = f"event = {{'total': 40.0, 'name': 'Größe ü/😀'}}; secret = '{SECRET}'"
-    after = "import sys; sys.stdout.buffer.write(signature.encode() + b'\\n' + body)"
-    return ["python3", "-c", _script("python", before, after)]
-
-
-def _node() -> list[str]:
-    before = f"const event = {{total: 40.0, name: 'Größe ü/😀'}}, secret = '{SECRET}';"
-    return ["node", "-e", _script("js", before, "process.stdout.write(signature + '\\n' + body);")]
-
-
-def _php() -> list[str]:
-    before = f"$event = ['total' => 40.0, 'name' => 'Größe ü/😀']; $secret = '{SECRET}';"
-    return ["php", "-r", _script("php", before, "echo $signature, PHP_EOL, $body;")]
-
-
-def _shell() -> list[str]:
-    before = f"""BODY='{{"total": 40.0, "name": "Größe ü/😀"}}'; SECRET='{SECRET}'"""
-    return ["sh", "-c", _script("sh", before, """printf '%s\\n%s' "$SIGNATURE" "$BODY\"""")]
-
-
-@pytest.mark.parametrize(
-    ("command", "needs"), [(_python, ["python3"]), (_node, ["node"]), (_php, ["php"]), (_shell, ["sh", "openssl"])]
+_EVENT = '{"total": 40.0, "name": "Größe ü/😀"}'
+_GO = ("crypto/hmac", "crypto/sha256", "encoding/hex", "encoding/json", "fmt")
+_JAVA = (
+    "import java.nio.charset.StandardCharsets; import java.util.HexFormat; import javax.crypto.Mac;"
+    "import javax.crypto.spec.SecretKeySpec;\n"
+    "class Sign { public static void main(String[] none) throws Exception {"
 )
-def test_the_documented_way_to_sign_works(command: Callable[[], list[str]], needs: Sequence[str]) -> None:
-    missing = [program for program in needs if shutil.which(program) is None]
-    if missing:
+_SIGNERS = {
+    "python": (
+        ["python3"],
+        f"event = {{'total': 40.0, 'name': 'Größe ü/😀'}}; secret = '{SECRET}'",
+        "import sys; sys.stdout.buffer.write(signature.encode() + b'\\n' + body)",
+    ),
+    "js": (
+        ["node"],
+        f"const event = {{total: 40.0, name: 'Größe ü/😀'}}, secret = '{SECRET}';",
+        "process.stdout.write(signature + '\\n' + body);",
+    ),
+    "php": (
+        ["php"],
+        f"<?php $event = ['total' => 40.0, 'name' => 'Größe ü/😀']; $secret = '{SECRET}';",
+        "echo $signature, PHP_EOL, $body;",
+    ),
+    "ruby": (
+        ["ruby"],
+        f"event = {{total: 40.0, name: 'Größe ü/😀'}}; secret = '{SECRET}'",
+        "puts signature; print body",
+    ),
+    "go": (
+        ["go", "run"],
+        f"package main\nimport ({'; '.join(map(json.dumps, _GO))})\nfunc main() {{\nsecret := `{SECRET}`\n"
+        'event := map[string]any{"total": 40.0, "name": "Größe ü/😀"}',
+        'if err == nil { fmt.Printf("%s\\n%s", signature, body) } }',
+    ),
+    "java": (
+        ["java", "-Dfile.encoding=UTF-8"],
+        f'{_JAVA} String secret = "{SECRET}", json = {json.dumps(_EVENT, ensure_ascii=False)};',
+        "System.out.println(signature); System.out.write(body); System.out.flush(); } }",
+    ),
+    "sh": (["sh"], f"BODY='{_EVENT}'; SECRET='{SECRET}'", """printf '%s\\n%s' "$SIGNATURE" "$BODY\""""),
+}
+"""The program that runs the example in each language, and what stands before and behind the example."""
+
+
+@pytest.mark.parametrize("language", _SIGNERS)
+def test_the_documented_way_to_sign_works(language: str, tmp_path: Path) -> None:
+    command, before, after = _SIGNERS[language]
+    needs = [command[0], *{"sh": ["openssl"], "java": ["javac"]}.get(language, [])]
+    if missing := [program for program in needs if shutil.which(program) is None]:
         pytest.skip(f"{missing[0]} is not on PATH: its example in docs/signing.md cannot run")
-    done = subprocess.run(command(), check=True, capture_output=True)
+    file = tmp_path / f"Sign.{language}"
+    file.write_text(_script(language, before, after), encoding="utf-8")
+    done = subprocess.run([*command, file], check=True, capture_output=True, timeout=120)
     signature, _, body = done.stdout.partition(b"\n")
     assert json.loads(body) == {"total": 40, "name": "Größe ü/😀"}
     assert is_signed(body, signature.decode(), [SECRET.encode()])

@@ -1,0 +1,216 @@
+"""The clients for backends against a real daemon: each of them is a program in its own language."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestd.support.ids import named_uuid
+from ingestd.support.unusable_ids import UnusableIds
+from tests.support.clients import wait_until
+from tests.support.daemon import Daemon, Shop
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "support" / "backend_programs"
+COMMANDS = {"python": [sys.executable, "calls.py"], "node": ["node", "calls.mjs"], "php": ["php", "calls.php"]}
+WITHOUT_EXTENSIONS = ["php", "-n", "calls.php"]
+EVENTS = 10_000
+KILLS = 5
+PATIENCE = 120.0
+NOBODY = ["guest", " Anonymous ", "0", "null", "[object Object]"]
+FLUSH = ["flush", 30]
+
+Call = list[Any]
+
+
+@pytest.fixture(params=COMMANDS)
+def language(request: pytest.FixtureRequest) -> str:
+    (program, *_) = COMMANDS[request.param]
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not on PATH")
+    return str(request.param)
+
+
+class Backend:
+    """A shop with its daemon on one address, and programs that send with one folder."""
+
+    def __init__(self, shop: Shop, command: Sequence[str]) -> None:
+        self.shop = shop
+        self.address = f"127.0.0.1:{free_port()}"
+        self._command = command
+        self._queue = shop.folder / "queue"
+        self._calls = shop.folder / "calls"
+
+    def daemon(self) -> Daemon:
+        return Daemon(self.shop.config, arguments=("--set", f'http.listen="{self.address}"'))
+
+    @contextmanager
+    def program(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> Iterator[subprocess.Popen[bytes]]:
+        """A program that makes the calls and ends."""
+        self._calls.write_text("".join(f"{json.dumps(call)}\n" for call in calls))
+        *program, file = self._command
+        key = self.shop.server
+        arguments: list[str | Path] = [f"http://{self.address}", key.id, secret or key.secret, self._queue, str(most)]
+        with (
+            self._calls.open() as given,
+            (self.shop.folder / "printed").open("wb") as printed,  # a pipe could be full while the test waits
+            (self.shop.folder / "errors").open("ab") as errors,
+            subprocess.Popen(
+                [*program, PROGRAMS / file, *arguments], stdin=given, stdout=printed, stderr=errors
+            ) as process,
+        ):
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> list[Any]:
+        """The results of the calls, and what else the program has printed."""
+        with self.program(calls, secret=secret, most=most) as process:
+            assert process.wait(PATIENCE) == 0, self.errors()
+        return self.results()
+
+    def results(self) -> list[Any]:
+        """What the last program has printed, without an unfinished line."""
+        *lines, _ = (self.shop.folder / "printed").read_text().split("\n")
+        return [json.loads(line) for line in lines]
+
+    def errors(self) -> str:
+        return (self.shop.folder / "errors").read_text()
+
+    def waiting(self) -> int:
+        return len([*self._queue.glob("*.json")])
+
+
+@pytest.fixture
+def backend(language: str, tmp_path: Path) -> Backend:
+    return Backend(Shop(tmp_path), COMMANDS[language])
+
+
+def view(number: int, **fields: Any) -> Call:
+    return ["track", "Page View", {"number": number}, {"anonymousId": f"v-{number % 7}", **fields}]
+
+
+def test_the_client_for_python_needs_the_standard_library_alone() -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ingestd.client"
+    subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, timeout=PATIENCE)
+
+
+def test_each_event_is_stored_once_while_daemon_and_client_are_killed(backend: Backend) -> None:
+    calls = [view(number) for number in range(EVENTS)]
+    shop, count = backend.shop, 0
+    with backend.daemon() as daemon, backend.program(calls) as first:
+        wait_until(lambda: len(backend.results()) > EVENTS // 5, PATIENCE)
+        first.kill()
+        first.wait()
+        daemon.kill()
+    last = len(backend.results()) - 1
+    with backend.program([*calls[last + 2 :], ["flush", 100]]) as second:
+        for _ in range(KILLS - 1):
+            with backend.daemon() as daemon:
+                deadline = time.monotonic() + PATIENCE
+                while shop.count() == count:  # a kill comes soon, else there would be nothing left to lose
+                    assert time.monotonic() < deadline, f"{count} are stored: {backend.errors()}"
+                    time.sleep(0.002)
+                daemon.kill()
+            count = shop.count()
+        assert count < EVENTS - 2, "the last kill was too late to lose an answer"
+        with backend.daemon() as daemon:
+            assert second.wait(PATIENCE) == 0
+            assert backend.results()[-1] is True, backend.errors()
+            assert daemon.terminate() == 0
+    records = shop.stored()
+    numbers = Counter(record["data"]["number"] for record in records)
+    assert {*numbers} >= {*range(EVENTS)} - {last + 1}  # the first client was killed before it had told of that one
+    assert {*numbers.values()} == {1}
+    assert len({record["messageId"] for record in records}) == len(numbers)
+    assert backend.waiting() == 0
+
+
+def test_a_refused_event_is_told_and_stops_no_other(backend: Backend) -> None:
+    wrong = ["track", "Product Viewed", {"price": "1,50"}, {"anonymousId": "v", "messageId": "m-wrong"}]
+    large = ["track", "Page View", {"text": "x" * 1_100_000}, {"anonymousId": "v", "messageId": "m-large"}]
+    with backend.daemon() as daemon:
+        shown = backend.run([view(1), wrong, view(2), large, view(3), FLUSH])
+        assert daemon.terminate() == 0
+    assert {record["data"]["number"] for record in backend.shop.stored()} == {1, 2, 3}
+    assert {(each["refused"], each["code"]) for each in shown if isinstance(each, dict)} == {
+        ("m-wrong", "invalid_data"), ("m-large", "too_large"),
+    }  # fmt: skip
+    assert shown.count(True) == 1
+    assert backend.waiting() == 0
+
+
+@pytest.mark.skipif(shutil.which("php") is None, reason="php is not on PATH")
+def test_php_sends_without_extensions(tmp_path: Path) -> None:
+    backend = Backend(Shop(tmp_path), WITHOUT_EXTENSIONS)
+    wrong = ["track", "Product Viewed", {"price": "1,50"}, {"anonymousId": "v", "messageId": "m-wrong"}]
+    with backend.daemon() as daemon:
+        _, _, refused, sent = backend.run([view(1), wrong, FLUSH])
+        assert (refused["code"], sent) == ("invalid_data", True)
+        assert daemon.terminate() == 0
+    assert [record["data"]["number"] for record in backend.shop.stored()] == [1]
+
+
+def test_a_refused_key_keeps_the_events_for_the_right_one(backend: Backend) -> None:
+    with backend.daemon() as daemon:
+        assert backend.run([view(1), FLUSH], secret="wrong")[1:] == [{"error": "KeyRefused"}]
+        assert "401 invalid_signature" in backend.errors()
+        assert backend.run([view(2), FLUSH])[1:] == [True]
+        assert daemon.terminate() == 0
+    assert [record["data"]["number"] for record in backend.shop.stored()] == [1, 2]
+
+
+def test_the_caller_hears_of_a_full_queue(backend: Backend) -> None:
+    shown = backend.run([view(number) for number in range(5)], most=3)
+    assert shown[3:] == [{"error": "QueueFull"}] * 2
+    with backend.daemon() as daemon:
+        assert len(backend.run([FLUSH, view(5)], most=3)) == 2  # sent at the end of the process
+        assert daemon.terminate() == 0
+    assert sorted(record["data"]["number"] for record in backend.shop.stored()) == [0, 1, 2, 5]
+
+
+def test_a_pause_that_the_daemon_asks_for_is_kept(backend: Backend) -> None:
+    table = backend.shop.tables
+    table["plugins.rate_limit"] = 'per_key = "100/s"'
+    backend.shop.__post_init__()
+    with backend.daemon() as daemon:
+        assert backend.run([*map(view, range(250)), FLUSH])[-1] is True
+        limited = daemon.metric('ingestd_events_total{endpoint="customer-events",key="",outcome="limited"}')
+        assert limited <= 400, "it asked again too soon"
+        assert daemon.terminate() == 0
+    assert len(backend.shop.stored()) == 250
+
+
+def test_the_visitor_is_given_or_derived_or_new(backend: Backend) -> None:
+    at = "2026-11-21T10:31:59.9Z"
+    calls: list[Call] = [
+        ["track", "Page View", {}, {"anonymousId": "v-1", "userId": "u-1", "timestamp": at, "messageId": "m-1"}],
+        ["track", "Page View", {}, {"userId": "ü😀" * 70}],
+        ["identify", 17, {"plan": "gold"}, {}],
+        *(["track", "Page View", {}, {"userId": user}] for user in [*NOBODY, None]),
+        FLUSH,
+    ]
+    with backend.daemon() as daemon:
+        message, *_, sent = backend.run(calls)
+        assert (message, sent) == ("m-1", True)
+        assert daemon.terminate() == 0
+    given, derived, identified, *new = backend.shop.stored()
+    assert (given["anonymousId"], given["userId"], given["timestamp"]) == ("v-1", "u-1", "2026-11-21T10:31:59.900Z")
+    assert given["signed"]
+    assert derived["anonymousId"] == named_uuid("visitor of user", "shop", "ü😀" * 70)
+    assert (identified["anonymousId"], identified["userId"]) == (named_uuid("visitor of user", "shop", "17"), "17")
+    assert (identified["traits"], identified["linked"]) == ({"plan": "gold"}, True)
+    assert len({record["anonymousId"] for record in new}) == len(NOBODY) + 1
+    assert all(user in UnusableIds() for user in NOBODY)
