@@ -42,6 +42,7 @@ _SETTINGS = {
     "log.cleaner.dedupe.buffer.size": str(2 << 20),  # a broker fills this memory with zeros when it starts
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
+    "log.retention.ms": "-1",  # the records of tests are older than a week, and messages have their times
     "message.max.bytes": str(8 << 20),
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
