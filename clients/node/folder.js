@@ -4,15 +4,13 @@
 
 import { randomBytes } from 'node:crypto'
 import { mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { open, readFile, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises'
+import { link, open, readFile, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 
 const COUNTED_EVERY = 10_000 // milliseconds
 const ABANDONED = 3600e6 // microseconds after which an unfinished file has no writer
 const LOCKED = 120e3 // milliseconds after which a lock has no holder
-
-const UNNAMED = 1000 // milliseconds
 
 /** As many events wait as may wait. This one is not kept. */
 export class QueueFull extends Error {
@@ -104,7 +102,10 @@ export class QueueFolder {
   async lock() {
     const path = join(this.#path, 'lock.pid')
     const taken = async () => {
-      await writeFile(path, `${hostname()} ${process.pid}`, { flag: 'wx', mode: 0o600 })
+      // As a link, the file has the name of its holder from its beginning.
+      const part = join(this.#path, `${name(now())}-${randomBytes(4).toString('hex')}.part`)
+      await writeFile(part, `${hostname()} ${process.pid}`, { mode: 0o600 })
+      await link(part, path).finally(() => rm(part))
       held.add(this.#path)
       return true
     }
@@ -115,9 +116,10 @@ export class QueueFolder {
     }
     if (held.has(this.#path)) return false
     const holder = await readFile(path, 'utf8').catch(() => '')
-    const age = Date.now() - (await stat(path).catch(() => ({ mtimeMs: 0 }))).mtimeMs
-    // Without a name, the holder has not written it yet, or was killed before.
-    if (holder ? age < LOCKED && isAlive(holder) : age < UNNAMED) return false
+    const lock = await stat(path).catch(() => {})
+    if (!lock) return false // the holder has just ended
+    const age = Date.now() - lock.mtimeMs
+    if (age < LOCKED && isAlive(holder)) return false
     // Two processes may both get here: then both send, and ingestd stores each event once.
     await rm(path, { force: true })
     return taken().catch(() => false)

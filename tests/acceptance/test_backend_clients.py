@@ -9,8 +9,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -58,6 +60,7 @@ class Backend:
     @contextmanager
     def program(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> Iterator[subprocess.Popen[bytes]]:
         """A program that makes the calls and ends."""
+        self._calls.unlink(missing_ok=True)  # another program may still read it
         self._calls.write_text("".join(f"{json.dumps(call)}\n" for call in calls))
         *program, file = self._command
         key = self.shop.server
@@ -150,6 +153,83 @@ def test_a_refused_event_is_told_and_stops_no_other(backend: Backend) -> None:
     }  # fmt: skip
     assert shown.count(True) == 1
     assert backend.waiting() == 0
+
+
+class Firewall(BaseHTTPRequestHandler):
+    """Refuses requests with a word, and passes others on."""
+
+    daemon: Daemon
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        status, content = 403, b"<html>no</html>"
+        if b"attack" not in body:
+            headers = {name: self.headers[name] for name in ("Authorization", "x-signature")}
+            answer = self.daemon.request("POST", self.path, body, headers)
+            status, content = answer.status, answer.body
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Tests show no line of it."""
+
+
+def test_an_event_that_a_firewall_refuses_stops_no_other(backend: Backend) -> None:
+    calls = [["track", "Page View", {"number": "attack" if n == 7 else n}, {}] for n in range(120)]
+    with backend.shop.serve() as daemon:
+        Firewall.daemon = daemon
+        with ThreadingHTTPServer(("127.0.0.1", 0), Firewall) as firewall:
+            backend.address = f"127.0.0.1:{firewall.server_port}"
+            thread = Thread(target=firewall.serve_forever)
+            thread.start()
+            try:
+                assert backend.run([*calls, ["flush", 2]])[-1] is False
+            finally:
+                firewall.shutdown()
+                thread.join()
+    assert sorted(record["data"]["number"] for record in backend.shop.stored()) == [*range(7), *range(8, 120)]
+    assert backend.waiting() == 1
+
+
+def test_processes_that_share_a_folder_send_each_event_once(backend: Backend) -> None:
+    calls = [[view(100 * process + number) for number in range(100)] for process in range(3)]
+    with backend.daemon() as daemon:
+        with ExitStack() as stack:
+            programs = [stack.enter_context(backend.program([*each, FLUSH])) for each in calls]
+            assert [program.wait(PATIENCE) for program in programs] == [0, 0, 0], backend.errors()
+        duplicate = 'ingestd_events_total{endpoint="customer-events",key="Page View",outcome="duplicate"}'
+        assert daemon.metric(duplicate) == 0
+        assert daemon.terminate() == 0
+    assert sorted(record["data"]["number"] for record in backend.shop.stored()) == [*range(300)]
+
+
+FORKING = """
+import asyncio, os, sys
+from ingestd.client import AsyncClient, Client
+options = {"folder": sys.argv[4], "interval": 0.01}
+client = Client(*sys.argv[1:4], "shop", **options)
+client.track("Page View", {"number": 0}, user_id=1)
+if not (child := os.fork()):
+    client.track("Page View", {"number": 1}, user_id=1)
+    sys.exit()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+async def main():
+    client = AsyncClient(*sys.argv[1:4], "shop", **options)
+    await asyncio.gather(*(client.track("Page View", {"number": number}, user_id=1) for number in range(2, 10)))
+    assert await client.flush()
+    await client.close()
+asyncio.run(main())
+"""
+
+
+def test_python_sends_from_a_forked_process_and_from_asyncio(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        host, key = f"http://{daemon.host}:{daemon.port}", shop.server
+        command = [sys.executable, "-c", FORKING, host, key.id, key.secret, str(tmp_path / "queue")]
+        subprocess.run(command, check=True, timeout=PATIENCE)
+    assert sorted(record["data"]["number"] for record in shop.stored()) == [*range(10)]
 
 
 @pytest.mark.skipif(shutil.which("php") is None, reason="php is not on PATH")
