@@ -88,7 +88,10 @@ class Shopify(Webhook):
 
     def _completed(self, order: dict[str, Any], event_id: str) -> Sequence[Message]:
         customer, status = order.get("customer"), order.get("order_status_url")
-        host = urlsplit(status).netloc if isinstance(status, str) else ""
+        try:
+            host = urlsplit(status).netloc if isinstance(status, str) else ""
+        except ValueError:  # not an address
+            host = ""
         landing = order.get("landing_site")
         url = landing if isinstance(landing, str) else ""
         if url and "://" not in url and host:
@@ -128,7 +131,7 @@ class Shopify(Webhook):
         paid = [
             each
             for each in objects(refund.get("transactions"))
-            if each.get("kind") == "refund" and each.get("status") in {"success", "pending"}
+            if each.get("kind") == "refund" and each.get("status") in ("success", "pending")
         ]
         adjusted = [each for each in objects(refund.get("order_adjustments")) if each.get("kind") == "shipping_refund"]
         tax = sum_of(each.get("total_tax") for each in lines)

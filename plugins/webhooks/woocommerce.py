@@ -126,7 +126,7 @@ class WooCommerce(Webhook):
         total, tax, shipping = _amounts(order)
         given = abs(amount(refund["total"]))
         # Which part of it is taxes is not told, so it is the part that they are of the order.
-        revenue = given * (total - tax - shipping) / total if total else given
+        revenue = min(given, max(Decimal(), given * (total - tax - shipping) / total)) if total else given
         data = without_none({
             "order_id": text_of(order["id"]),
             "refund_id": text_of(refund["id"]),
