@@ -17,7 +17,6 @@ from ..attribution.campaigns import OTHERS
 
 __all__ = ["Customer", "Visit", "page_path", "products", "read_customer", "read_visit"]
 
-_OF_EARLIER_ORDERS = frozenset(["Order Updated", "Order Refunded", "Order Cancelled"])
 _MAX_TEXT = 256  # characters of a path or a product's name: callers choose them
 _NAMES = ("name", "sku", "product_id", "ean")
 _MOST = 100  # products of an order: a caller may send thousands
@@ -37,7 +36,7 @@ class Visit(msgspec.Struct, gc=False):
     @property
     def is_visit(self) -> bool:
         """Whether somebody was there: a shop's system alone tells of what became of an order, days later."""
-        return not (self.signed and self.key in _OF_EARLIER_ORDERS)
+        return not (self.signed and self.key in {"Order Updated", "Order Refunded", "Order Cancelled"})
 
 
 class Customer(msgspec.Struct, gc=False):

@@ -78,7 +78,7 @@ class NotesTranslation(Translation):
     def __init__(self, envelope: Mapping[str, Any]) -> None:
         self._envelope = envelope
 
-    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message:
+    def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message | Sequence[Message]:
         if message.get("what") == "bug":
             raise KeyError("what")
         who = message.get("who", self._envelope.get("who"))
