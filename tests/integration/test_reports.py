@@ -57,7 +57,6 @@ def traffic(events: int, seed: int) -> list[Record]:
         # A session that began before a report is known by an event in the day before it.
         if shop.now - last.get(visitor, 0) >= DAY or chance.random() < 0.2:
             sessions[visitor] = number
-        last[visitor] = shop.now
         context: dict[str, Any] = {"page": {"path": chance.choice(["/", "/sale", "/Sale", "/shoes?x=1"])}}
         if chance.random() < 0.5:
             context["campaign"] = {
@@ -65,6 +64,8 @@ def traffic(events: int, seed: int) -> list[Record]:
                 "term": chance.choice(["a", None]),
             }  # fmt: skip
         kind, age = chance.random(), chance.choice([0, 0, 0, HOUR])
+        if kind < 0.9:  # a refund is no visit
+            last[visitor] = shop.now
         user = chance.choice([None, None, f"user-{chance.randrange(8)}"])
         if kind < 0.7:
             records.append(
@@ -106,6 +107,10 @@ def rows(records: Iterable[Record], *by: str, **options: Any) -> list[Row]:
     return [line.row for line in report.lines()]
 
 
+def is_visit(body: Mapping[str, Any]) -> bool:
+    return body["type"] == "event" and body["key"] != "Order Refunded"
+
+
 def numbers(since: int, until: int) -> Any:
     return lambda at: 0 if since <= at < until else None
 
@@ -120,7 +125,7 @@ class Counted:
         self.money: dict[tuple[str, str], list[Decimal]] = defaultdict(lambda: [Decimal(0)] * 3)
         self.new: Counter[tuple[str, str]] = Counter()
         self.assisted: Counter[tuple[str, str]] = Counter()
-        self._count_sessions([each for each in bodies if each["type"] == "event"], since, until)
+        self._count_sessions([each for each in bodies if is_visit(each)], since, until)
         self._count_orders(bodies, since, until)
 
     def _count_sessions(self, events: list[Any], since: int, until: int) -> None:
@@ -213,7 +218,7 @@ async def test_no_row_depends_on_the_order_of_records(tmp_path: Path) -> None:
 async def test_all_reports_have_the_same_totals(tmp_path: Path) -> None:
     records = await journal(tmp_path, traffic(400, 4))
     totals: set[Any] = set()
-    events = [record.decode() for record in records if record.type == "event"]
+    events = [body for body in (record.decode() for record in records) if is_visit(body)]
     sessions = {"EUR": len({each["sessionId"] for each in events}), "CHF": None}
     for by in [*BY, ["model"]]:
         for model in ("last_touch", "linear", "time_decay"):
