@@ -108,7 +108,7 @@ def rows(records: Iterable[Record], *by: str, **options: Any) -> list[Row]:
 
 
 def is_visit(body: Mapping[str, Any]) -> bool:
-    return body["type"] == "event" and body["key"] != "Order Refunded"
+    return bool(body["type"] == "event" and body["key"] != "Order Refunded")
 
 
 def numbers(since: int, until: int) -> Any:
