@@ -165,8 +165,11 @@ class Validator:
             if read and is_valid(body):
                 budget.readings = before
                 return len(read)
-            for each in read:
-                each.container[each.key] = each.text
+            try:
+                self.event(body, budget)  # without the fine texts, which would look like faults
+            finally:
+                for each in read:
+                    each.container[each.key] = each.text
         self.event(body, budget)
         return 0
 

@@ -32,12 +32,14 @@ class Visit(msgspec.Struct, gc=False):
     sessionId: str | None = None  # noqa: N815
     sessionIsNew: bool = True  # noqa: N815
     key: str | None = None
-    signed: bool | None = None
+    signed: bool = False
 
     @property
-    def is_of_earlier_session(self) -> bool:
-        """Whether a back end tells of an order, perhaps days later, and names the session that the shop has stored."""
-        return self.signed is True and not self.sessionIsNew and self.key is not None and self.key.startswith("Order ")
+    def is_visit(self) -> bool:
+        """Whether somebody was there: a back end tells of an order perhaps days later, and may name its session."""
+        if not self.signed or self.key is None or not self.key.startswith("Order "):
+            return True
+        return self.sessionIsNew and self.key == "Order Completed"
 
 
 class Customer(msgspec.Struct, gc=False):

@@ -197,7 +197,7 @@ class Report:
             self._columns.pages[visit.id] = self._columns.shared(page_path(record))
         if not self.has_sessions or at < self._since or visit.sessionId is None or visit.anonymousId is None:
             return
-        if visit.anonymousId not in self._unusable_ids and not visit.is_of_earlier_session:
+        if visit.anonymousId not in self._unusable_ids and visit.is_visit:
             self._add_visit(at, visit.tenant, visit.sessionId, visit.anonymousId, touch)
 
     def _add_visit(self, at: int, tenant: str, session_id: str, visitor: str, touch: Touch | None) -> None:

@@ -126,5 +126,5 @@ def _members(pointers: Mapping[str, Pointer], payload: Any) -> dict[str, Any]:
 def _time(value: Any) -> int | None:
     """The milliseconds of an RFC 3339 time, or of a number of seconds or milliseconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return int(value * 1000) if value < _SECONDS else int(value)
+        return int(value * 1000) if abs(value) < _SECONDS else int(value)
     return instant(value)

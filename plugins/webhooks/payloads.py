@@ -10,7 +10,11 @@ from ingestd.api.times import parse_time
 
 __all__ = ["amount", "instant", "objects", "sum_of", "text_of", "without_none"]
 
-_LARGEST = Decimal(10) ** 15
+_DIGITS = 15
+"""The most digits of an amount before its point."""
+
+_DECIMALS = 12
+"""More are rounded: a few characters such as 1e-999999999 would become a text of a gigabyte."""
 
 
 def amount(value: Any) -> Decimal:
@@ -21,7 +25,10 @@ def amount(value: Any) -> Decimal:
         )
     except InvalidOperation:
         return Decimal()
-    return made if made.is_finite() and abs(made) < _LARGEST else Decimal()
+    exponent = made.as_tuple().exponent
+    if not isinstance(exponent, int) or made.adjusted() >= _DIGITS:  # NaN or an infinity has a letter
+        return Decimal()
+    return made if exponent >= -_DECIMALS else round(made, _DECIMALS)
 
 
 def sum_of(values: Iterable[Any]) -> Decimal:

@@ -88,7 +88,10 @@ class Shopify(Webhook):
 
     def _completed(self, order: dict[str, Any], event_id: str) -> Sequence[Message]:
         customer, status = order.get("customer"), order.get("order_status_url")
-        host = urlsplit(status).netloc if isinstance(status, str) else ""
+        try:
+            host = urlsplit(status).netloc if isinstance(status, str) else ""
+        except ValueError:  # not an address
+            host = ""
         landing = order.get("landing_site")
         url = landing if isinstance(landing, str) else ""
         if url and "://" not in url and host:
@@ -128,12 +131,16 @@ class Shopify(Webhook):
         paid = [
             each
             for each in objects(refund.get("transactions"))
-            if each.get("kind") == "refund" and each.get("status") in {"success", "pending"}
+            if each.get("kind") == "refund" and each.get("status") in ("success", "pending")
         ]
         adjusted = [each for each in objects(refund.get("order_adjustments")) if each.get("kind") == "shipping_refund"]
         tax = sum_of(each.get("total_tax") for each in lines)
         shipping = abs(sum_of(each.get("amount") for each in adjusted))
         shipping_tax = abs(sum_of(each.get("tax_amount") for each in adjusted))
+        if not adjusted:  # newer versions of the interface have lines of their own
+            returned = objects(refund.get("refund_shipping_lines"))
+            shipping = sum_of(_shop_money(each.get("subtotal_amount_set")) for each in returned)
+            shipping_tax = sum_of(_shop_money(each.get("tax_amount_set")) for each in returned)
         total = sum_of(each.get("amount") for each in paid)
         goods = total - tax - shipping - shipping_tax if paid else sum_of(each.get("subtotal") for each in lines)
         if not paid and not goods:
@@ -217,11 +224,16 @@ def _tax_of(lines: Sequence[Mapping[str, Any]]) -> Decimal:
     return sum_of(tax.get("price") for line in lines for tax in objects(line.get("tax_lines")))
 
 
-def _shipping(order: Mapping[str, Any]) -> Decimal | None:
-    both = order.get("total_shipping_price_set")
+def _shop_money(both: Any) -> Any:
+    """The amount in the shop's currency, of a pair with the customer's; None if there is none."""
     money = both.get("shop_money") if isinstance(both, dict) else None
-    if isinstance(money, dict):
-        return amount(money.get("amount"))
+    return money.get("amount") if isinstance(money, dict) else None
+
+
+def _shipping(order: Mapping[str, Any]) -> Decimal | None:
+    told = _shop_money(order.get("total_shipping_price_set"))
+    if told is not None:
+        return amount(told)
     lines = order.get("shipping_lines")
     return sum_of(each.get("price") for each in objects(lines)) if isinstance(lines, list) else None
 

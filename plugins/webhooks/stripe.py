@@ -92,6 +92,10 @@ class Stripe(Webhook):
         reader = self._readers.get(topic)
         if reader is None or (payload.get("livemode") is False and not self._options.test_mode):
             return ()
+        data = payload.get("data")
+        about = data.get("object") if isinstance(data, dict) else None
+        if isinstance(about, dict) and about.get("mode") == "setup":  # a session without a payment has no currency
+            return ()
         check("event", payload)
         return reader(payload["data"]["object"], payload["data"], payload["created"] * 1000)
 

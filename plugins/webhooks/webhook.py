@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from ingestd.api.events import MESSAGE_LIFE, Endpoint, Principal, Request
 from ingestd.api.intake import Message, visitor_of_user
 from ingestd.api.options import Options, Secret
+from ingestd.support.ids import named_uuid
 from ingestd.support.names import check_name
 from ingestd.support.unusable_ids import UnusableIds
 
@@ -23,7 +24,8 @@ Check = Callable[[str, dict[str, Any]], None]
 """Raises `BadRequest` for a payload that does not meet one of the `schemas`."""
 
 _ARRIVAL_BEFORE = 1000  # milliseconds: platforms tell where an order's customer arrived, but not when
-_LONGEST_ID = 128  # characters
+_LONGEST_MESSAGE_ID = 128  # characters
+_LONGEST_VISITOR = 512
 _LIFE = 30 * MESSAGE_LIFE
 """Some platforms tell of an order with each change, and of its payment again each time."""
 
@@ -89,9 +91,14 @@ class Webhook(ABC):
         if user is not None and user in self.unusable_ids:
             user = None
         told = text_of(visitor)
-        if told is not None and told not in self.unusable_ids:
+        if told is not None and len(told) <= _LONGEST_VISITOR and told not in self.unusable_ids:
             return Who(told, user, is_told=True)
-        return Who(visitor_of_user(self.tenant, user) if user else f"{self.endpoint.value} {otherwise}", user)
+        return Who(visitor_of_user(self.tenant, user) if user else self._id(otherwise, _LONGEST_VISITOR), user)
+
+    def _id(self, name: str, longest: int) -> str:
+        """An id by this name. A long name is not cut: others may begin like it."""
+        made = f"{self.endpoint.value} {name}"
+        return made if len(made) <= longest else named_uuid("webhook", made)
 
     def event(
         self,
@@ -105,7 +112,7 @@ class Webhook(ABC):
     ) -> Message:
         body = {
             "key": key, "data": data, "anonymousId": who.visitor, "userId": who.user, "context": context or {},
-            "messageId": f"{self.endpoint.value} {message_id}"[:_LONGEST_ID],
+            "messageId": self._id(message_id, _LONGEST_MESSAGE_ID),
         }  # fmt: skip
         links = who.user is not None and not who.is_told
         return Message("event", body, at, links=links, relayed=True, texts_as_numbers=True)
@@ -115,7 +122,7 @@ class Webhook(ABC):
         assert who.user is not None
         body = {
             "anonymousId": visitor_of_user(self.tenant, who.user), "userId": who.user, "traits": traits,
-            "messageId": f"{self.endpoint.value} {message_id}"[:_LONGEST_ID],
+            "messageId": self._id(message_id, _LONGEST_MESSAGE_ID),
         }  # fmt: skip
         return Message("identify", body, at, relayed=True)
 

@@ -126,13 +126,13 @@ class WooCommerce(Webhook):
         total, tax, shipping = _amounts(order)
         given = abs(amount(refund["total"]))
         # Which part of it is taxes is not told, so it is the part that they are of the order.
-        revenue = given * (total - tax - shipping) / total if total else given
+        revenue = min(given, max(Decimal(), given * (total - tax - shipping) / total)) if total else given
         data = without_none({
             "order_id": text_of(order["id"]),
             "refund_id": text_of(refund["id"]),
             "currency": order["currency"],
             "total": given,
-            "revenue": revenue.quantize(total) if total else revenue,
+            "revenue": revenue.quantize(min(total, given, key=_decimals)),
             "reason": text_of(refund.get("reason")),
         })  # fmt: skip
         return self.event("Order Refunded", data, self._who(order), f"refund {refund['id']}", _time_of_change(order))
@@ -186,6 +186,10 @@ def _metadata(order: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
 def _amounts(order: Mapping[str, Any]) -> tuple[Decimal, Decimal, Decimal]:
     """The total, its taxes, and the shipping without taxes."""
     return amount(order["total"]), amount(order.get("total_tax")), amount(order.get("shipping_total"))
+
+
+def _decimals(amount: Decimal) -> int:
+    return int(amount.as_tuple().exponent)
 
 
 def _product(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -365,7 +365,7 @@ ROWS = """[...document.querySelectorAll('#panels tbody tr')]
     .map(row => [...row.cells].map(cell => cell.firstChild.textContent))"""
 NEWSLETTER = ["newsletter", "1", "40.50", "10.80", "29.70"]
 SALES_CELLS = ROWS.replace("#panels tbody tr", "#sales-table :is(tbody, tfoot) tr")
-EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "7", "57.1 %"]
+EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "5", "80.0 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 

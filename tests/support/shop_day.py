@@ -13,7 +13,7 @@ from ingestd.api.events import Record
 
 from .attribution import START, Shop
 
-__all__ = ["DAY", "TENANTS", "Row", "count_day", "make_day"]
+__all__ = ["DAY", "TENANTS", "Row", "count_day", "first_events", "make_day"]
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
@@ -185,7 +185,7 @@ def count_day(
     seen = [each for each in mine if each[1]["type"] in {"event", "identify"}]
     arrivals = [found for each in seen if (found := _arrival(*each)) is not None]
     rows: dict[tuple[_Name, str | None], list[Any]] = defaultdict(lambda: [0, set(), Decimal(0), Decimal(0)])
-    for session, first in _firsts(seen).items():
+    for session, first in first_events(seen).items():
         if since <= first["receivedAt"] < until:
             some = [each for each in arrivals if each.record["sessionId"] == session]
             row = rows[min(some).name if some else _DIRECT, None]
@@ -202,10 +202,13 @@ def count_day(
     return {name: Row(row[0], len(row[1]), *row[2:]) for name, row in rows.items()}
 
 
-def _firsts(seen: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+def first_events(seen: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+    """The first event of each session, which has its time and visitor. What a back end tells of an order is none."""
     found: dict[str, Mapping[str, Any]] = {}
     for _, record in seen:
-        found.setdefault(record["sessionId"], record)
+        is_told = record["signed"] and record.get("key", "").startswith("Order ")
+        if not is_told or (record["sessionIsNew"] and record["key"] == "Order Completed"):
+            found.setdefault(record["sessionId"], record)
     return found
 
 
