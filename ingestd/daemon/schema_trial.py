@@ -15,6 +15,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import BadRequest, UnknownKey
 from ingestd.api.events import Endpoint, Record
+from ingestd.api.imported import is_completed
 from ingestd.api.journal import Journal
 from ingestd.support.json_text import decode_json
 from ingestd.support.pace import Pace
@@ -110,7 +111,7 @@ async def _newest_first(journal: Journal, since: int) -> AsyncIterator[Record]:
 
 
 def _try(record: Record, validator: Validator, trial: Trial) -> None:
-    if record.type != "event":
+    if record.type != "event" or is_completed(record.body):
         return
     try:
         head = read_head(record.body)

@@ -11,6 +11,7 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
+from ingestd.api.imported import is_completed
 from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
@@ -171,7 +172,7 @@ async def catalogue(arguments: argparse.Namespace, config: Config, plugins: Plug
         reader = RecordReader(backends.partitions)
         async for records in reader.pages():
             for record in records:
-                if record.type != "event" or record.at < arguments.since:
+                if record.type != "event" or record.at < arguments.since or is_completed(record.body):
                     continue
                 try:
                     head = _read(record.body)
