@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ _MOST_DEPTH = 8
 _MOST_ELEMENTS = 100  # of one array
 _LONGEST_NAME = 200
 _LONGEST_EXAMPLE = 30
+_MOST_DIGITS = 4  # of a name
 
 
 class _Member:
@@ -75,16 +77,24 @@ class _Key:
 
 def _collect(value: Any, path: tuple[str, ...], found: dict[str, list[Any]]) -> None:
     if isinstance(value, dict):
-        inner: list[tuple[str, Any]] = [*value.items()][:_MOST_MEMBERS]
+        inner: list[tuple[str, Any]] = [*islice(value.items(), _MOST_MEMBERS)]
     elif isinstance(value, list):
         inner = [("*", each) for each in value[:_MOST_ELEMENTS]]
     else:
         return
     for name, each in inner:
-        below = (*path, shorten(name, _LONGEST_NAME))
+        below = (*path, _shown(name))
         found.setdefault(json_pointer(below), []).append(each)
         if len(below) <= _MOST_DEPTH:
             _collect(each, below, found)
+
+
+def _shown(name: str) -> str:
+    """The name of a member, or `*` for an address, number or id: objects that are maps have such names."""
+    is_word = name[:1].isalpha() or name[:1] in {"_", "$", "*"}
+    if not is_word or "@" in name or sum(map(str.isnumeric, name)) > _MOST_DIGITS:
+        return "*"
+    return shorten(name, _LONGEST_NAME)
 
 
 def masked(value: Any) -> str:
@@ -94,8 +104,14 @@ def masked(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    form = ["9" if each.isdecimal() else "a" if each.isalpha() else each for each in text[: _LONGEST_EXAMPLE + 1]]
-    return shorten("".join(form), _LONGEST_EXAMPLE)
+    return shorten("".join(map(_form, text[: _LONGEST_EXAMPLE + 1])), _LONGEST_EXAMPLE)
+
+
+def _form(character: str) -> str:
+    if character.isnumeric():
+        return "9"
+    # Scripts also write with signs that Unicode does not call letters.
+    return "a" if character.isalpha() or not character.isascii() else character
 
 
 class Catalogue:
