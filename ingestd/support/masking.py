@@ -1,14 +1,16 @@
-"""Hides secrets in messages, which may quote them."""
+"""Hides secrets in messages, which may quote them, and names that tell who somebody is."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-__all__ = ["mask"]
+__all__ = ["mask", "mask_name"]
 
 _SURE = 12
 """The characters from which a secret with a digit is no word, so that it is hidden even within other text."""
+_MOST_DIGITS = 4
+"""The digits that the name of a member may have."""
 
 
 def mask(text: str, secrets: Mapping[str, str]) -> str:
@@ -28,3 +30,9 @@ def _pattern(secret: str) -> str:
     before = r"(?<!\w)(?<!\w[-./])" if re.match(r"\w", secret) else ""
     after = r"(?!\w)(?![-./]\w)" if re.search(r"\w\Z", secret) else ""
     return f"{before}{pattern}{after}"
+
+
+def mask_name(name: str) -> str:
+    """The name of a member, or `*` for an address, number or id: objects that are maps have such names."""
+    is_word = name[:1].isalpha() or name[:1] in {"_", "$", "*"}
+    return name if is_word and "@" not in name and sum(map(str.isnumeric, name)) <= _MOST_DIGITS else "*"

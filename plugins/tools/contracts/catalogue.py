@@ -17,6 +17,7 @@ from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.masking import mask_name
 from ingestd.support.names import hint
 from ingestd.support.terminal import printable, table
 from ingestd.validation.faults import type_name
@@ -34,7 +35,6 @@ _MOST_DEPTH = 8
 _MOST_ELEMENTS = 100  # of one array
 _LONGEST_NAME = 200
 _LONGEST_EXAMPLE = 30
-_MOST_DIGITS = 4  # of a name
 
 
 class _Member:
@@ -83,18 +83,10 @@ def _collect(value: Any, path: tuple[str, ...], found: dict[str, list[Any]]) -> 
     else:
         return
     for name, each in inner:
-        below = (*path, _shown(name))
+        below = (*path, shorten(mask_name(name), _LONGEST_NAME))
         found.setdefault(json_pointer(below), []).append(each)
         if len(below) <= _MOST_DEPTH:
             _collect(each, below, found)
-
-
-def _shown(name: str) -> str:
-    """The name of a member, or `*` for an address, number or id: objects that are maps have such names."""
-    is_word = name[:1].isalpha() or name[:1] in {"_", "$", "*"}
-    if not is_word or "@" in name or sum(map(str.isnumeric, name)) > _MOST_DIGITS:
-        return "*"
-    return shorten(name, _LONGEST_NAME)
 
 
 def masked(value: Any) -> str:
