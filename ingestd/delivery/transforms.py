@@ -92,7 +92,7 @@ def make_filter(options: FilterOptions) -> Filter | None:
         if channels is not None and record.type in _OF_CHANNELS:
             return _channel(record) in channels
         if keys is not None and (envelope.key is not None or record.type == "event"):
-            return envelope.key in keys
+            return envelope.key in keys or record.type == "erasure"
         return types is not None or record.type == "erasure"
 
     if types is keys is channels is tenants is None:
