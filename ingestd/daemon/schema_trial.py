@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from time import monotonic
@@ -15,8 +14,10 @@ from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import BadRequest, UnknownKey
 from ingestd.api.events import Endpoint, Record
+from ingestd.api.imported import is_completed
 from ingestd.api.journal import Journal
 from ingestd.support.json_text import decode_json
+from ingestd.support.masking import mask_name
 from ingestd.support.pace import Pace
 from ingestd.support.record_head import read_head
 from ingestd.validation.fault_budget import FaultBudget
@@ -26,10 +27,9 @@ __all__ = ["Refusal", "Trial", "try_schemas", "warnings"]
 
 _PAGE = 200
 _SLICE = 0.002  # seconds of work after which other tasks get a turn
-_MOST_REFUSALS = 1_000  # kinds: a caller may choose names, and so pointers
+_MOST_REFUSALS = 1_000  # kinds of a key: a caller may choose names, and so pointers
 _SHOWN = 3
 _WEEK = 7 * 86_400_000
-_INDEX = re.compile(r"/[0-9]+(?=/|\Z)")
 
 
 class Refusal(NamedTuple):
@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 
     key: str
     pointer: str
-    """A JSON pointer into the body, with `*` for the index of any element."""
+    """A JSON pointer into the body, with `*` for the index of any element, and for a name that is an address or id."""
     message: str
 
 
@@ -50,7 +50,8 @@ class Trial:
         self.refused: Counter[str] = Counter()
         """Those that these schemas refuse."""
         self.refusals: Counter[Refusal] = Counter()
-        """The refused events with each fault. Beyond a thousand faults, further ones are not told apart."""
+        """The refused events with each fault. Beyond a thousand faults of a key, further ones are not counted."""
+        self._kinds: Counter[str] = Counter()
         self.is_whole = True
         """Whether all events of the time were tried."""
         self.current: set[str] = set()
@@ -60,14 +61,20 @@ class Trial:
         self.events[key] += 1
         if faults:
             self.refused[key] += 1
-            for fault in dict.fromkeys((_INDEX.sub("/*", pointer), message) for pointer, message in faults):
+            for fault in dict.fromkeys((_masked(pointer), message) for pointer, message in faults):
                 refusal = Refusal(key, *fault)
-                if refusal in self.refusals or len(self.refusals) < _MOST_REFUSALS:
+                if refusal in self.refusals or self._kinds[key] < _MOST_REFUSALS:
+                    self._kinds[key] += refusal not in self.refusals
                     self.refusals[refusal] += 1
 
     def of(self, key: str) -> list[tuple[Refusal, int]]:
         """The faults of a key, the most frequent first."""
         return [each for each in self.refusals.most_common() if each[0].key == key]
+
+
+def _masked(pointer: str) -> str:
+    root, *names = pointer.split("/")
+    return "/".join([root, *map(mask_name, names)])
 
 
 async def try_schemas(
@@ -110,7 +117,7 @@ async def _newest_first(journal: Journal, since: int) -> AsyncIterator[Record]:
 
 
 def _try(record: Record, validator: Validator, trial: Trial) -> None:
-    if record.type != "event":
+    if record.type != "event" or is_completed(record.body):
         return
     try:
         head = read_head(record.body)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ingestd.api.errors import ConfigError, reason_of
 from ingestd.api.events import Record
 from ingestd.api.sink import Transform
-from ingestd.support.json_pointers import MemberPointer, RecordPointer
+from ingestd.support.json_pointers import FIXED, MemberPointer, RecordPointer
 from ingestd.support.member_changes import MemberChanges
 from ingestd.support.names import nearest
 from ingestd.support.pace import Pace
@@ -92,7 +92,7 @@ def make_filter(options: FilterOptions) -> Filter | None:
         if channels is not None and record.type in _OF_CHANNELS:
             return _channel(record) in channels
         if keys is not None and (envelope.key is not None or record.type == "event"):
-            return envelope.key in keys
+            return envelope.key in keys or record.type == "erasure"
         return types is not None or record.type == "erasure"
 
     if types is keys is channels is tenants is None:
@@ -187,8 +187,8 @@ def _changes(options: TransformOptions, place: str) -> Transform:
             pointer = RecordPointer.parse(text)
             if pointer.tokens[-1] == "*":
                 raise ValueError("expected one member, not *")
-            if name == "id" and len(pointer.tokens) == 1:
-                raise ValueError("a record keeps its id")
+            if name in FIXED and len(pointer.tokens) == 1:
+                raise ValueError(f"a record keeps its {name}")
         except ValueError as error:
             raise ConfigError(f"{place}.rename: {text}: {error}") from None
         names[pointer] = name

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = ["ROOTS", "Change", "MemberPointer", "RecordPointer", "change_members"]
+__all__ = ["FIXED", "ROOTS", "Change", "MemberPointer", "RecordPointer", "change_members"]
 
 ROOTS = ("data", "traits", "context", "extra")
 _MEMBERS = (
     *ROOTS, "type", "tenant", "endpoint", "signed", "receivedAt", "timestamp", "key", "anonymousId", "anonymousIds",
     "userId", "sessionId", "sessionIsNew", "dispatchId", "messageId", "linked", "import", "schema",
     "decidedAt", "orderId", "orderAt", "orderEventId", "model", "value", "touchpoint", "touchpoints", "credits",
-    "attributionId", "reason", "cause",
+    "attributionId", "reason", "cause", "ignored", "erasedAt",
 )  # fmt: skip
-_FIXED = frozenset(["*", "id", "receivedAt", "decidedAt", "import"])
+FIXED = frozenset(["id", "receivedAt", "decidedAt", "erasedAt", "import"])
+"""Members of a record that no sink may change: by them sinks know it again, and date it."""
 _INDEX = re.compile("0|[1-9][0-9]*")
 
 
@@ -60,7 +61,7 @@ class RecordPointer(MemberPointer):
     def parse(cls, text: Any) -> RecordPointer:
         """Raises `ValueError`. A record of a plugin may have any members, so only a near miss is refused."""
         root, *tokens = _tokens(text, "expected a JSON pointer into the record, such as /traits/email")
-        if root in _FIXED:
+        if root in FIXED or root == "*":
             raise ValueError("expected another member than the id and the time of receipt, which must stay")
         near = get_close_matches(root, _MEMBERS, n=1, cutoff=0.8)
         if near and root not in _MEMBERS:

@@ -20,11 +20,16 @@ _SPARE = 2 * 1024  # bytes by which such hashes may make an event larger
 
 _FURTHER: Mapping[str, Sequence[str]] = {
     "traits": ("/context/traits", "/extra/traits", "/traits/groups/*"),
-    "anonymousId": ("/anonymousIds/*", "/touchpoint/anonymousId", "/touchpoints/*/anonymousId"),
+    "anonymousId": (
+        "/anonymousIds/*", "/touchpoint/anonymousId", "/touchpoints/*/anonymousId", "/ignored/*/anonymousId",
+    ),
     "sessionId": ("/touchpoint/sessionId", "/touchpoints/*/sessionId"),
-}
+    "dispatchId": ("/touchpoint/dispatchId", "/touchpoints/*/dispatchId"),
+    "touchpoint": ("/touchpoints/*",),
+}  # fmt: skip
 """Where the same member is, too. SDKs have traits in the context of any event, in a message that is no identify
-request, and in groups. Attributions repeat the ids of touchpoints, and erasures name all visitors of a person.
+request, and in groups. Attributions repeat the ids of touchpoints, and list the touchpoint that has most of the credit
+among all. Erasures name all visitors of a person.
 """
 
 _Member = tuple[int, Any]

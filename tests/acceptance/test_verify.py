@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from ingestd.api import times
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 
@@ -82,6 +83,27 @@ def _lose_and_repair(shop: Shop) -> None:
     page = run_ingestd("sinks", "verify", "lake", "--since", "1d", config=shop.config)
     assert "too many: 00000000-0000-7000-8000-000000000000" in page.stdout
     assert page.stderr.endswith("the sink lake differs from the journal\n")
+
+
+def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, daemon: Daemon, tmp_path: Path) -> None:
+    at = times.format_time(times.now() - 60_000)
+    names = [f"m{each}" for each in range(3)]
+    lines = [
+        json.dumps({"type": "track", "event": "Page View", "messageId": each, "anonymousId": "v", "timestamp": at})
+        for each in names
+    ]
+    file = tmp_path / "messages.jsonl"
+    file.write_text("\n".join(lines))
+    for count, flags in enumerate(([], ["--state"]), start=1):
+        done = run_ingestd("events", "import", str(file), "--tenant", "shop", *flags, config=shop.config)
+        assert done.returncode == 0, done.stdout + done.stderr
+        wait_until(lambda: sum(pq.read_table(each, partitioning=None).num_rows for each in files(shop)) == 3 * count)
+    wait_until(lambda: verified(shop, code=0)["expected"] == 3)
+    files(shop)[0].unlink()  # as a table that keeps one row for each id
+    found = verified(shop, code=0)
+    assert (found["expected"], found["missing"], found["tooMany"]) == (3, 0, 0)
+    counted = run_ingestd("schemas", "catalogue", "--json", config=shop.config)
+    assert json.loads(counted.stdout)["events"] == 3
 
 
 def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:

@@ -55,10 +55,23 @@ async def test_only_events_that_a_schema_would_meet_are_tried(tmp_path: Path) ->
 async def test_names_and_time_are_bounded(tmp_path: Path) -> None:
     closed = validator(tmp_path, properties={}, additionalProperties=False)
     async with sqlite_backend(tmp_path) as backend:
+        await append(backend, [event(1, {}, key="Gone")])
         await append(backend, [event(1, {f"n{part}x{number}": 1 for part in range(40)}) for number in range(60)])
         partitions = backend.partitions
         trial = await try_schemas(closed, partitions, 0)
-        assert (trial.refused["Gift"], len(trial.refusals), trial.is_whole) == (60, 1_000, True)
+        assert (trial.refused["Gift"], len(trial.of("Gift")), trial.is_whole) == (60, 1_000, True)
+        assert len(trial.of("Gone")) == 1, "the names of one key hide no fault of another"
         short = await try_schemas(closed, partitions, 0, seconds=0)
         assert (short.events["Gift"], short.is_whole) == (1, False)
         assert await warnings(closed, partitions, 1) == [], "events of 1970 are older than a week"
+
+
+async def test_no_refusal_names_a_person(tmp_path: Path) -> None:
+    closed = validator(tmp_path, properties={"by": {"additionalProperties": {"type": "number"}}})
+    people = [f"ann{each}@shop.example" for each in range(3)] + ["+49301234567", "0f3d2c1a-aaaa-4bbb-8ccc-0123456789ab"]
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, [event(1, {"by": {each: "HIDDEN"}}) for each in people])
+        trial = await try_schemas(closed, backend.partitions, 0)
+    (refusal,) = trial.refusals
+    assert (refusal.pointer, trial.refusals[refusal]) == ("/data/by/*", 5)
+    assert "HIDDEN" not in refusal.message

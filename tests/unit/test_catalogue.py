@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,21 @@ def test_names_that_callers_choose_are_bounded() -> None:
     assert all(len(each["pointer"]) < 300 for each in facts["members"])
     assert len([*found.facts()]) == 1_000
     assert [*found.lines()][-1] == "2001 events of further keys are left out"
+
+
+def test_names_that_are_values_are_one_member() -> None:
+    found = Catalogue()
+    people = ("ann@shop.example", "+49301234567", "0f3d2c1a-aaaa-4bbb-8ccc-0123456789ab", "user_81723", "4711", "")
+    found.see("key", 0, {"by": {each: {"count": 1} for each in people}, "utm_source": 1, "address_2": 2, "größe": 3})
+    (facts,) = found.facts()
+    assert [each["pointer"] for each in facts["members"]] == [
+        "/data/address_2", "/data/by", "/data/by/*", "/data/by/*/count", "/data/größe", "/data/utm_source",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["Ⅷ²½", "नमस्ते", "ไม่ได้", "🇩🇪", "e\u0301", "Ⓐ①", "١٢"])
+def test_no_sign_of_any_script_is_shown(text: str) -> None:
+    assert {*masked(text)} <= {"a", "9"}
 
 
 @given(JSON)

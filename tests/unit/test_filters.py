@@ -144,7 +144,7 @@ def test_each_option_only_excludes_records(
     expected = (
         (types is None or type in types)
         and (tenants is None or tenant in tenants)
-        and (keys is None or key in keys if key is not None else keys is None or types is not None or type == "erasure")
+        and (keys is None or type == "erasure" or (types is not None if key is None else key in keys))
     )
     assert passes(record(type, key=key, tenant=tenant)) is expected
 

@@ -82,6 +82,9 @@ def test_secrets_are_masked_wherever_they_are_quoted() -> None:
         ("shop", "'shop', key=shop.", "'***', key=***."),
         ("production", "production-lake", ...),
         ("0123456789abcdef", "x0123456789abcdef-", "x***-"),
+        ("correcthorsebatterystaple", "/hook/correcthorsebatterystaple/x", "/hook/***/x"),
+        ("p@ss w/rd", "u:p%40ss%20w%2Frd@host, p@ss w/rd", "u:***@host, ***"),
+        ("p%40ss", "no user with p@ss", "no user with ***"),
     ],
 )
 def test_no_part_of_a_word_is_masked(secret: str, text: str, shown: Any) -> None:

@@ -182,6 +182,24 @@ def test_members_are_dropped_then_hashed_then_renamed_as_the_record_has_them() -
     assert declared(drop=["/data/a"]) == declared(drop=["/data/a"]) != declared(drop=["/data/b"])
 
 
+def test_no_other_place_of_an_attribution_or_erasure_tells_what_is_hidden() -> None:
+    whole = {
+        "anonymousId": "HIDDEN", "sessionId": "HIDDEN", "dispatchId": "HIDDEN",
+        "clickId": {"type": "gclid", "id": "HIDDEN"},
+    }  # fmt: skip
+    value = {
+        "id": "1", "anonymousId": "HIDDEN", "userId": "HIDDEN", "anonymousIds": ["HIDDEN", "HIDDEN"],
+        "touchpoint": whole, "touchpoints": [whole] * 200 + [{"eventId": "e"}, {"eventId": "f", "sameAs": 0}],
+        "ignored": [{"eventId": "g", "anonymousId": "HIDDEN", "reason": "after_order"}],
+    }  # fmt: skip
+    pointers = ["/anonymousId", "/sessionId", "/dispatchId", "/userId", "/touchpoint/clickId/id"]
+    record = Record("attribution", 0, json.dumps(value).encode(), 1)
+    for table in ({"drop": pointers}, {"hash": pointers, "secret": SECRET}):
+        found = asyncio.run(declared(**table).apply([record])).records[0].decode()
+        assert "HIDDEN" not in json.dumps(found)
+        assert (found["touchpoints"][201]["sameAs"], found["ignored"][0]["reason"]) == (0, "after_order")
+
+
 @pytest.mark.parametrize("body", [b"[1]", b'"text"', b"7"])
 def test_a_record_that_is_no_object_is_at_fault_itself(body: bytes) -> None:
     found = asyncio.run(declared(drop=["/data/a"]).apply([Record("shop:odd", 0, body, 1), *make_records(1)]))
@@ -202,6 +220,9 @@ def test_a_record_that_is_no_object_is_at_fault_itself(body: bytes) -> None:
         ({"hash": ["/userId"], "secret": "hunter2"}, "transform.secret: expected at least 16 characters"),
         ({"rename": {"/data/*": "x"}}, "transform.rename: /data/*: expected one member"),
         ({"rename": {"/userId": "id"}}, "transform.rename: /userId: a record keeps its id"),
+        ({"rename": {"/timestamp": "receivedAt"}}, "transform.rename: /timestamp: a record keeps its receivedAt"),
+        ({"rename": {"/userId": "import"}}, "transform.rename: /userId: a record keeps its import"),
+        ({"drop": ["/erasedAt"]}, "transform.drop[0]: expected another member than the id and the time"),
         ({"rename": {"data": "x"}}, "transform.rename: data: expected a JSON pointer"),
         ({"dorp": []}, "sinks.x.transform.dorp: unknown option; did you mean sinks.x.transform.drop?"),
     ],

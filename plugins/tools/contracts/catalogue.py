@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
+from ingestd.api.imported import is_completed
 from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
+from ingestd.support.masking import mask_name
 from ingestd.support.names import hint
 from ingestd.support.terminal import printable, table
 from ingestd.validation.faults import type_name
@@ -74,13 +77,13 @@ class _Key:
 
 def _collect(value: Any, path: tuple[str, ...], found: dict[str, list[Any]]) -> None:
     if isinstance(value, dict):
-        inner: list[tuple[str, Any]] = [*value.items()][:_MOST_MEMBERS]
+        inner: list[tuple[str, Any]] = [*islice(value.items(), _MOST_MEMBERS)]
     elif isinstance(value, list):
         inner = [("*", each) for each in value[:_MOST_ELEMENTS]]
     else:
         return
     for name, each in inner:
-        below = (*path, shorten(name, _LONGEST_NAME))
+        below = (*path, shorten(mask_name(name), _LONGEST_NAME))
         found.setdefault(json_pointer(below), []).append(each)
         if len(below) <= _MOST_DEPTH:
             _collect(each, below, found)
@@ -93,8 +96,14 @@ def masked(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    form = ["9" if each.isdecimal() else "a" if each.isalpha() else each for each in text[: _LONGEST_EXAMPLE + 1]]
-    return shorten("".join(form), _LONGEST_EXAMPLE)
+    return shorten("".join(map(_form, text[: _LONGEST_EXAMPLE + 1])), _LONGEST_EXAMPLE)
+
+
+def _form(character: str) -> str:
+    if character.isnumeric():
+        return "9"
+    # Scripts also write with signs that Unicode does not call letters.
+    return "a" if character.isalpha() or not character.isascii() else character
 
 
 class Catalogue:
@@ -171,7 +180,7 @@ async def catalogue(arguments: argparse.Namespace, config: Config, plugins: Plug
         reader = RecordReader(backends.partitions)
         async for records in reader.pages():
             for record in records:
-                if record.type != "event" or record.at < arguments.since:
+                if record.type != "event" or record.at < arguments.since or is_completed(record.body):
                     continue
                 try:
                     head = _read(record.body)

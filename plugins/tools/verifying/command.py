@@ -153,11 +153,11 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
         if each.at // HOUR not in chosen:
             continue
         day = each.at // _DAY
-        count = there[day].get(each.id, 0)
-        if count:
-            there[day][each.id] = count - 1  # a second row with the id is too many
-        elif each.expected:
-            missing[day][each.id] = each.place
+        if each.id not in there[day]:
+            if each.expected:
+                missing[day][each.id] = each.place
+        elif there[day][each.id]:  # an import may have stored a record twice, which is one row in most destinations
+            there[day][each.id] -= 1  # a further row with the id is too many
     extra = {day: [*(+counts).elements()] for day, counts in there.items()}
     newer = await expected.newer_ids() if any(extra.values()) else set()
     for day in there:
