@@ -17,7 +17,17 @@ from ingestd.api.events import Record
 
 from ..columns import Columns, read_columns
 
-__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes"]
+__all__ = [
+    "REPLACED",
+    "SCHEMA",
+    "FileBuffer",
+    "PartitionFile",
+    "conform",
+    "make_table",
+    "read",
+    "with_changes",
+    "without_ids",
+]
 
 _TIME = pa.timestamp("ms", tz="UTC")
 # As pandas and pyarrow read them from the names of the folders. Other readers see strings.
@@ -85,6 +95,16 @@ def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> t
     return table, len(changed)
 
 
+def without_ids(table: pa.Table, ids: Collection[str]) -> pa.Table:
+    """The records of the table that have none of these ids, each once."""
+    seen: set[str] = set()
+    chosen: list[bool] = []
+    for id_ in table["id"].to_pylist():
+        chosen.append(id_ not in seen and id_ not in ids)
+        seen.add(id_)
+    return table if all(chosen) else table.filter(pa.array(chosen, pa.bool_()))
+
+
 def conform(table: pa.Table, folder: str) -> pa.Table:
     """The columns of the sink, of a table that another tool may have written in this folder."""
     columns = []
@@ -129,6 +149,8 @@ class PartitionFile:
         """The lowest and the highest position of its records."""
 
     def add(self, table: pa.Table) -> None:
+        if not len(table):
+            return
         bounds = pc.min_max(table["position"]).as_py()
         self.first = min(self.first or bounds["min"], bounds["min"])
         self.last = max(self.last, bounds["max"])
@@ -146,13 +168,13 @@ class PartitionFile:
     def without(self, ids: Collection[str]) -> PartitionFile | None:
         """A file without the records with these ids, or None if there are no others."""
         table = pq.read_table(pa.BufferReader(self.content()))
-        chosen = [each not in ids for each in table["id"].to_pylist()]
-        if all(chosen):
+        rest = without_ids(table, ids)
+        if rest is table:
             return self
-        if not any(chosen):
+        if not len(rest):
             return None
         other = PartitionFile()
-        other.add(table.filter(pa.array(chosen)))
+        other.add(rest)
         return other
 
 
