@@ -18,16 +18,8 @@ from ingestd.api.events import Record
 from ..columns import Columns, read_columns
 
 __all__ = [
-    "REPLACED",
-    "SCHEMA",
-    "FileBuffer",
-    "PartitionFile",
-    "conform",
-    "make_table",
-    "read",
-    "with_changes",
-    "without_ids",
-]
+    "REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes", "without_ids",
+]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
 # As pandas and pyarrow read them from the names of the folders. Other readers see strings.
