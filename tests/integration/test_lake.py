@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.testing.sinks import make_records
@@ -139,6 +140,23 @@ def test_an_erasure_reaches_the_files_of_the_lake(tmp_path: Path) -> None:
     ids = [row["anonymous_id"] for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert ids.count("visitor-1") == 1
     assert compacted(shop)["erasures"] == 0
+
+
+async def test_an_erasure_is_stored_behind_the_records_before_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    first, second = make_records(2)
+    records = [replace(first, position=1), replace(second, position=2, type="erasure")]
+    sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
+    await sink.open()
+    (folder / "type=event").write_text("")  # a storage that fails for now
+    await sink.write(records)
+    with pytest.raises(SinkRetry):
+        await sink.flush(span_of(records))
+    assert not (folder / "type=erasure").exists()
+    (folder / "type=event").unlink()
+    await sink.flush(span_of(records))
+    await sink.close()
+    assert len([*folder.rglob("*.parquet")]) == 2
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ class FileBuffer:
         rows: dict[str, list[int]] = defaultdict(list)
         few: list[int] = []
         for index, folder in enumerate(self._folders):
-            has_file = folder in self._files or self._sizes[folder] >= _OWN_FILE_SIZE
+            has_file = folder in self._files or (self._sizes[folder] >= _OWN_FILE_SIZE and not _is_last(folder))
             (rows[folder] if has_file else few).append(index)
         for folder, indexes in rows.items():
             file = self._files.setdefault(folder, PartitionFile())
@@ -282,11 +282,16 @@ class FileBuffer:
                 yield folder, file
 
 
+def _is_last(folder: str) -> bool:
+    """Whether it is stored behind the others: a compaction that finds an erasure must find all records before it."""
+    return folder.startswith("type=erasure/")
+
+
 def _groups(sizes: Counter[str], without: Collection[str]) -> Iterator[list[str]]:
     """The folders in groups of which the records fit into memory."""
     group: list[str] = []
     size = 0
-    for folder in sorted(sizes):
+    for folder in sorted(sizes, key=lambda each: (_is_last(each), each)):
         if folder in without:
             continue
         if group and size + sizes[folder] > _ROW_GROUPS_SIZE:
