@@ -18,8 +18,9 @@ _DATE = (
     "((19|2[0-2])[0-9][0-9]-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
     f"|{_LEAP})"
 )
-_TIME = "[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?([Zz]|[+-](0[0-9]|1[0-4]):[0-5][0-9])"
-"""Days that exist, in years that all engines know. A text of another form is no time, and would stop a query."""
+_TIME = "[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,30})?([Zz]|[+-](0[0-9]|1[0-4]):[0-5][0-9])"
+"""Days that exist, in years that all engines know. A text of another form is no time, and would stop a query.
+So does one of 130 characters in PostgreSQL."""
 
 
 def text_literal(text: str) -> str:
@@ -105,7 +106,7 @@ class Dialect:
 
     def time(self, value: str) -> str:
         text = self.text(value)
-        return f"CASE WHEN {self.matches(text, _DATE + _TIME)} THEN {self.parsed_time(text)} END"
+        return f"CASE WHEN {self.matches(text, _DATE + _TIME)} THEN {self.parsed_time(f'upper({text})')} END"
 
     def date(self, value: str) -> str:
         text = self.text(value)
@@ -153,8 +154,10 @@ class Dialect:
         return f"round(round({amount}, 9) * round({weight}, 16), 9)"
 
     def worth(self, price: str, quantity: str) -> str:
-        size = f"abs(CAST({price} AS DOUBLE PRECISION) * CAST({quantity} AS DOUBLE PRECISION))"
-        return f"CASE WHEN {size} <= 1000000000000 THEN {self._times(price, quantity)} END"
+        return f"CASE WHEN {self._size(price, quantity)} <= 1000000000000 THEN {self._times(price, quantity)} END"
+
+    def _size(self, price: str, quantity: str) -> str:
+        return f"abs(CAST({price} AS DOUBLE PRECISION) * CAST({quantity} AS DOUBLE PRECISION))"
 
     def _times(self, price: str, quantity: str) -> str:
         return f"{price} * round({quantity}, 6)"
@@ -168,6 +171,7 @@ class Postgres(Dialect):
     }  # fmt: skip
 
     def member(self, value: str, name: str) -> str:
+        name = name.replace("\0", "\ufffd")  # as the sink writes it
         return f"({value} -> {text_literal(name)})"
 
     def element(self, array: str, index: str) -> str:
@@ -181,6 +185,10 @@ class Postgres(Dialect):
 
     def boolean(self, value: str) -> str:
         return f"(CASE jsonb_typeof({value}) WHEN 'boolean' THEN CAST({value} AS boolean) END)"
+
+    def _size(self, price: str, quantity: str) -> str:
+        # A numeric such as 1e400 is no double, and the product of the largest ones no numeric.
+        return f"CASE WHEN greatest(abs({price}), abs({quantity})) <= 1e30 THEN abs({price} * {quantity}) END"
 
     def matches(self, text: str, pattern: str) -> str:
         return f"{text} ~ '^{pattern}$'"

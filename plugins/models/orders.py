@@ -193,7 +193,7 @@ def _orders(dialect: Dialect) -> Model:
         Column("net", "decimal", f"coalesce(a.value, {zero}) - {reversed_}", "`value` less `reversed`"),
         Column(
             "is_first", "boolean", f"CASE WHEN {known} THEN {dialect.cast(is_first, 'boolean')} END",
-            "no earlier order has its user or its visitor",
+            "no earlier order has its user or its visitor; null if it has neither",
         ),
         *_copied(attributions, "a", ["model", *_CAMPAIGN, "touchpoint_count"]),
     ]  # fmt: skip

@@ -90,6 +90,10 @@ class _Compaction:
 
     def run(self) -> None:
         self._lake.open()
+        with self._lake.locked():
+            self._run()
+
+    def _run(self) -> None:
         done = self._lake.get(_DONE)
         carried_out = set() if done is None else set(msgspec.json.decode(done, type=list[str]))
         self._erasures = [each for each in self._find_erasures() if each.id not in carried_out]

@@ -16,8 +16,11 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import SinkReject, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.options import Url
 from ingestd.plugins.sinks.kafka import KafkaSink
-from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
+from ingestd.plugins.sinks.kafka.messages import MessageMaker, Subject, TopicTemplate
+from ingestd.plugins.sinks.kafka.registry import Registry
+from ingestd.plugins.sinks.kafka.settings import KafkaOptions
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.validation.schema_files import complete_schemas
@@ -186,6 +189,18 @@ def test_placeholders_make_valid_topics(
     assert TopicTemplate(template).of(type_, tenant, key) == topic
 
 
+@pytest.mark.parametrize("text", [5, True, "JSON", [], {"id": "1"}])
+async def test_a_registry_that_answers_something_else_is_a_failure_of_the_sink(text: object) -> None:
+    with schema_registry() as server:
+        server.says = text
+        registry = Registry(KafkaOptions(brokers=("host:9092",), schema_registry=Url(server.url)), "sinks.bus")
+        registry.schemas = complete_schemas(None)
+        with pytest.raises(SinkRetry, match="takes no JSON Schemas"):
+            await registry.check()
+        with pytest.raises(SinkRetry, match="gives no id for events-Page View"):
+            await registry.register([Subject("events", "Page View")])
+
+
 def test_two_keys_never_share_a_topic() -> None:
     keys = [
         "Order Completed",
@@ -199,6 +214,7 @@ def test_two_keys_never_share_a_topic() -> None:
         "ź",
     ]
     keys += ["x" * 300, "x" * 301, ".", "..", *KEYS]
+    keys.append(TopicTemplate("{key}").of("event", "shop", "Order_Completed").replace("_", " "))
     topics = [TopicTemplate("{key}").of("event", "shop", key) for key in keys]
     # Kafka takes a dot and `_` for the same.
     assert len({topic.replace(".", "_") for topic in topics}) == len(set(keys))

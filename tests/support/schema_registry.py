@@ -25,10 +25,14 @@ class SchemaRegistry:
         self.posts = 0
         self.refuses: tuple[int, str] | None = None
         """The status and the message of all answers, if it refuses every request."""
+        self.says: object = None
+        """What it answers to every request instead."""
 
     def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         if self.refuses is not None:
             return self.refuses[0], {"error_code": self.refuses[0] * 100, "message": self.refuses[1]}
+        if self.says is not None:
+            return 200, self.says
         if body is None:
             return (200, ["JSON", "PROTOBUF", "AVRO"]) if path == "/base/schemas/types" else (404, {})
         self.posts += 1

@@ -145,7 +145,14 @@ def gift_schema() -> dict[str, Any]:
         },
         "$defs": {
             "card": {"properties": {"is card": {"type": "boolean"}}},
-            "ribbon": {"type": "object", "properties": {"label": {"type": "string"}, "price": {"type": "number"}}},
+            "ribbon": {
+                "type": "object",
+                "properties": {
+                    "label": {"type": "string"},
+                    "price": {"type": "number"},
+                    "quantity": {"type": "number"},
+                },
+            },
         },
     }
 
@@ -157,12 +164,15 @@ def gifts() -> list[Record]:
     names = {*gift_schema()["properties"], "is card"} - {"choice"}
     others: list[Any] = [None, [], [[]], {}, {"width": None}, {"id": {}, "width": []}]
     datas: list[Any] = [
-        {"paper": "red", "price": 0.30000000000000004, "is card": True, "sentAt": "2026-03-01T00:30:00.250+02:00",
+        {"paper": "red", "price": 0.30000000000000004, "is card": True,
+         "sentAt": "2026-03-01t00:30:00.2500000000001+02:00",
          "day": "1950-02-28", "box": {"width": 2.5}, "item": {"id": "y"}, "item_id": "x", "tenant": "mine", "choice": 7,
-         "ribbons": [{"label": "a", "price": 0.6}, "b", {"label": "c", "price": "1"}]},
+         "ribbons": [{"label": "a", "price": 0.6}, "b", {"label": "c", "price": "1"},
+                     {"label": "d", "price": 1e300, "quantity": 1e300}]},
         {},
         *[dict.fromkeys(names, value) for value in others],
         {"paper": 1, "price": "1", "is card": "true", "sentAt": "2026-02-30T00:00:00Z", "day": "2023-02-29"},
+        {"sentAt": f"2026-03-01T00:00:00.{'1' * 300}Z"},
         {"sentAt": "2026-03-01", "day": "2026-03-01T00:00:00Z", "price": True, "is card": 0, "box": "width"},
         {"sentAt": "2026-03-01T00:00:00", "day": "0000-01-01", "paper": True, "is card": None, "item": [{"id": "x"}]},
         {"price": 12345678.9, "is card": False, "sentAt": "infinity", "day": "2024-02-29", "choice": "seven"},

@@ -35,6 +35,10 @@ def schema(key: str, properties: dict[str, Any], **more: Any) -> SchemaFile:
     return SchemaFile(f"{key}.json", body, key, builtin=False)
 
 
+def test_postgres_finds_a_member_whose_name_has_a_nul_as_the_sink_writes_it() -> None:
+    assert Postgres("t").member("data", "a\0b") == "(data -> 'a\ufffdb')"
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [

@@ -22,7 +22,8 @@ __all__ = ["Message", "MessageMaker", "Subject", "TopicTemplate", "Unregistered"
 _PLACEHOLDER = re.compile(r"\{(type|tenant|key)\}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 249  # characters of a topic
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9-][A-Za-z0-9 -]{0,99}")
+_PLAIN_KEY = re.compile(r"(?!.*-[0-9a-f]{8}$)[A-Za-z0-9-][A-Za-z0-9 -]{0,99}")
+"""An event key that ends like one with a hash gets another hash."""
 _MOST_TOPICS = 1000
 
 

@@ -66,7 +66,8 @@ class Registry:
             self._ids[subject] = b"%d" % answer["id"]
 
     async def check(self) -> None:
-        if "JSON" not in (await self._ask("/schemas/types") or ()):
+        types = await self._ask("/schemas/types")
+        if not isinstance(types, list) or "JSON" not in types:
             raise SinkRetry(f"the schema registry {self._host} takes no JSON Schemas")
 
     async def _ask(self, path: str, body: bytes | None = None) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +22,7 @@ from ingestd.api.events import Record
 from ingestd.support.durable_files import sync
 from ingestd.support.masking import mask
 
-from .rows import REPLACED, SCHEMA, PartitionFile, conform, with_changes
+from .rows import REPLACED, SCHEMA, PartitionFile, conform, with_changes, without_ids
 
 __all__ = ["Folder", "Lake", "LocalFolder", "ObjectFolder"]
 
@@ -50,6 +51,9 @@ class Folder(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file."""
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Keep others from merging, where that is possible, until the exit. The process's end is one, too."""
 
 
 class LocalFolder:
@@ -114,6 +118,17 @@ class LocalFolder:
         (self._root / path).unlink()
         sync((self._root / path).parent)
 
+    def lock(self) -> AbstractContextManager[Any]:
+        opened = ExitStack()
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
+        opened.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            opened.close()
+            raise BlockingIOError("another compaction runs") from None
+        return opened
+
 
 class ObjectFolder:
     """A folder in object storage, or in another file system of pyarrow or fsspec."""
@@ -169,6 +184,9 @@ class ObjectFolder:
         assert self._system is not None
         self._system.delete_file(f"{self._root}/{path}")
 
+    def lock(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def open(self, path: str) -> Any:
         assert self._system is not None
         return self._system.open_input_file(f"{self._root}/{path}")
@@ -186,6 +204,7 @@ class Lake:
         """Texts that no message may contain."""
 
     def open(self) -> None:
+        pa.array([None])  # the first array imports pandas where it is installed, for which the event loop would wait
         with self._told():
             self._folder.connect()
             self._check_schema()
@@ -248,6 +267,14 @@ class Lake:
                 if date.startswith("date=")
             ]
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes files meanwhile. Raises `SinkRetry` if somebody does."""
+        with self._told():
+            lock = self._folder.lock()
+        with lock:
+            yield
+
     def files(self, folder: str) -> Mapping[str, int]:
         """The files in a folder, with their sizes in bytes."""
         with self._told():
@@ -262,11 +289,14 @@ class Lake:
     def merge(self, folder: str, files: Mapping[str, int], change: Callable[[Record], bytes | None] | None) -> int:
         """Replace files, given with their sizes, by a single one. Returns how many records `change` has changed."""
         merged, changed = PartitionFile(), 0
+        ids: set[str] = set()
         for name in files:
             for table in self.tables(folder, name):
-                more, count = (table, 0) if change is None else with_changes(table, change)
+                once = without_ids(table, ids)  # two compactions of one bucket may have merged the same file
+                more, count = (once, 0) if change is None else with_changes(once, change)
                 merged.add(more)
                 changed += count
+                ids.update(more["id"].to_pylist())
         content = merged.content(replaced=files)
         digest = blake2b(content, digest_size=6).hexdigest()
         self.put(f"{folder}/{merged.first:015d}-{merged.last:015d}-merged-{digest}.parquet", content)

@@ -17,7 +17,9 @@ from ingestd.api.events import Record
 
 from ..columns import Columns, read_columns
 
-__all__ = ["REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes"]
+__all__ = [
+    "REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes", "without_ids",
+]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
 # As pandas and pyarrow read them from the names of the folders. Other readers see strings.
@@ -85,6 +87,16 @@ def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> t
     return table, len(changed)
 
 
+def without_ids(table: pa.Table, ids: Collection[str]) -> pa.Table:
+    """The records of the table that have none of these ids, each once."""
+    seen: set[str] = set()
+    chosen: list[bool] = []
+    for id_ in table["id"].to_pylist():
+        chosen.append(id_ not in seen and id_ not in ids)
+        seen.add(id_)
+    return table if all(chosen) else table.filter(pa.array(chosen, pa.bool_()))
+
+
 def conform(table: pa.Table, folder: str) -> pa.Table:
     """The columns of the sink, of a table that another tool may have written in this folder."""
     columns = []
@@ -129,6 +141,8 @@ class PartitionFile:
         """The lowest and the highest position of its records."""
 
     def add(self, table: pa.Table) -> None:
+        if not len(table):
+            return
         bounds = pc.min_max(table["position"]).as_py()
         self.first = min(self.first or bounds["min"], bounds["min"])
         self.last = max(self.last, bounds["max"])
@@ -146,13 +160,13 @@ class PartitionFile:
     def without(self, ids: Collection[str]) -> PartitionFile | None:
         """A file without the records with these ids, or None if there are no others."""
         table = pq.read_table(pa.BufferReader(self.content()))
-        chosen = [each not in ids for each in table["id"].to_pylist()]
-        if all(chosen):
+        rest = without_ids(table, ids)
+        if rest is table:
             return self
-        if not any(chosen):
+        if not len(rest):
             return None
         other = PartitionFile()
-        other.add(table.filter(pa.array(chosen)))
+        other.add(rest)
         return other
 
 
@@ -233,7 +247,7 @@ class FileBuffer:
         rows: dict[str, list[int]] = defaultdict(list)
         few: list[int] = []
         for index, folder in enumerate(self._folders):
-            has_file = folder in self._files or self._sizes[folder] >= _OWN_FILE_SIZE
+            has_file = folder in self._files or (self._sizes[folder] >= _OWN_FILE_SIZE and not _is_last(folder))
             (rows[folder] if has_file else few).append(index)
         for folder, indexes in rows.items():
             file = self._files.setdefault(folder, PartitionFile())
@@ -268,11 +282,16 @@ class FileBuffer:
                 yield folder, file
 
 
+def _is_last(folder: str) -> bool:
+    """Whether it is stored behind the others: a compaction that finds an erasure must find all records before it."""
+    return folder.startswith("type=erasure/")
+
+
 def _groups(sizes: Counter[str], without: Collection[str]) -> Iterator[list[str]]:
     """The folders in groups of which the records fit into memory."""
     group: list[str] = []
     size = 0
-    for folder in sorted(sizes):
+    for folder in sorted(sizes, key=lambda each: (_is_last(each), each)):
         if folder in without:
             continue
         if group and size + sizes[folder] > _ROW_GROUPS_SIZE:
