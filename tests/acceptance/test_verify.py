@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ def _lose_and_repair(shop: Shop) -> None:
     assert page.stderr.endswith("the sink lake differs from the journal\n")
 
 
+def has_rows(shop: Shop, rows: int) -> bool:
+    return sum(pq.read_table(each, partitioning=None).num_rows for each in files(shop)) == rows
+
+
 def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, daemon: Daemon, tmp_path: Path) -> None:
     at = times.format_time(times.now() - 60_000)
     names = [f"m{each}" for each in range(3)]
@@ -97,7 +102,7 @@ def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, daemon
     for count, flags in enumerate(([], ["--state"]), start=1):
         done = run_ingestd("events", "import", str(file), "--tenant", "shop", *flags, config=shop.config)
         assert done.returncode == 0, done.stdout + done.stderr
-        wait_until(lambda: sum(pq.read_table(each, partitioning=None).num_rows for each in files(shop)) == 3 * count)
+        wait_until(partial(has_rows, shop, 3 * count))
     wait_until(lambda: verified(shop, code=0)["expected"] == 3)
     files(shop)[0].unlink()  # as a table that keeps one row for each id
     found = verified(shop, code=0)
