@@ -87,10 +87,10 @@ def _lose_and_repair(shop: Shop) -> None:
 
 
 def has_rows(shop: Shop, rows: int) -> bool:
-    return sum(pq.read_table(each, partitioning=None).num_rows for each in files(shop)) == rows
+    return rows == sum(int(pq.read_table(each, partitioning=None).num_rows) for each in files(shop))
 
 
-def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, daemon: Daemon, tmp_path: Path) -> None:
+def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, tmp_path: Path) -> None:
     at = times.format_time(times.now() - 60_000)
     names = [f"m{each}" for each in range(3)]
     lines = [
@@ -99,16 +99,17 @@ def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, daemon
     ]
     file = tmp_path / "messages.jsonl"
     file.write_text("\n".join(lines))
-    for count, flags in enumerate(([], ["--state"]), start=1):
-        done = run_ingestd("events", "import", str(file), "--tenant", "shop", *flags, config=shop.config)
-        assert done.returncode == 0, done.stdout + done.stderr
-        wait_until(partial(has_rows, shop, 3 * count))
-    wait_until(lambda: verified(shop, code=0)["expected"] == 3)
-    files(shop)[0].unlink()  # as a table that keeps one row for each id
-    found = verified(shop, code=0)
-    assert (found["expected"], found["missing"], found["tooMany"]) == (3, 0, 0)
-    counted = run_ingestd("schemas", "catalogue", "--json", config=shop.config)
-    assert json.loads(counted.stdout)["events"] == 3
+    with shop.serve():
+        for count, flags in enumerate(([], ["--state"]), start=1):
+            done = run_ingestd("events", "import", str(file), "--tenant", "shop", *flags, config=shop.config)
+            assert done.returncode == 0, done.stdout + done.stderr
+            wait_until(partial(has_rows, shop, 3 * count))
+        wait_until(lambda: verified(shop, code=0)["expected"] == 3)
+        files(shop)[0].unlink()  # as a table that keeps one row for each id
+        found = verified(shop, code=0)
+        assert (found["expected"], found["missing"], found["tooMany"]) == (3, 0, 0)
+        counted = run_ingestd("schemas", "catalogue", "--json", config=shop.config)
+        assert json.loads(counted.stdout)["events"] == 3
 
 
 def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:
