@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from ingestd.api import hookimpl
-from ingestd.api.errors import ConfigError
 from ingestd.api.events import Principal, Request
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.intake import Intake
@@ -32,12 +31,10 @@ class WebhooksPlugin:
         kinds: ClassVar[Mapping[str, type[Options]]] = {name: each.Options for name, each in PLATFORMS.items()}
 
     def __init__(self, options: Options) -> None:
-        self._webhooks: list[Webhook] = []
-        for name, table in options.tables.items():
-            try:
-                self._webhooks.append(PLATFORMS[table.type](name, table))  # type: ignore[attr-defined]  # each has it
-            except ValueError as error:
-                raise ConfigError(f"plugins.webhooks.{name}.tenant: {error}") from error
+        self._webhooks: list[Webhook] = [
+            PLATFORMS[table.type](name, table)  # type: ignore[attr-defined]  # each has it
+            for name, table in options.tables.items()
+        ]
         if self._webhooks:  # else it would slow each event
             self.authenticate = hookimpl(_authenticate)
 

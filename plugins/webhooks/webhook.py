@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from ingestd.api.errors import ConfigError
 from ingestd.api.events import MESSAGE_LIFE, Endpoint, Principal, Request
 from ingestd.api.intake import Message, visitor_of_user
 from ingestd.api.options import Options, Secret
@@ -23,6 +24,7 @@ VISITOR = "ingestd_visitor"
 Check = Callable[[str, dict[str, Any]], None]
 """Raises `BadRequest` for a payload that does not meet one of the `schemas`."""
 
+_SHORTEST_SECRET = 8  # characters; who guesses a shorter one can send orders that supersede those of the shop
 _ARRIVAL_BEFORE = 1000  # milliseconds: platforms tell where an order's customer arrived, but not when
 _LONGEST_MESSAGE_ID = 128  # characters
 _LONGEST_VISITOR = 512
@@ -59,9 +61,19 @@ class Webhook(ABC):
     """Whether files with the objects of its lists can be imported."""
 
     def __init__(self, name: str, options: WebhookOptions) -> None:
-        """Raises `ValueError` for a tenant that is no name."""
+        """Raises `ConfigError` for a name or tenant that is none, and for a secret that anybody could guess."""
+        place = f"plugins.webhooks.{name}"
+        for where, text in ((place, name), (f"{place}.tenant", options.tenant)):
+            try:
+                check_name(text)
+            except ValueError as error:
+                raise ConfigError(f"{where}: {error}") from error
+        for option in ("secret", "previous_secret"):
+            secret = getattr(options, option)
+            if secret is not None and len(secret.strip()) < _SHORTEST_SECRET:
+                raise ConfigError(f"{place}.{option}: expected at least {_SHORTEST_SECRET} characters")
         self.name = name
-        self.tenant = check_name(options.tenant)
+        self.tenant = options.tenant
         self.secrets = [str(each) for each in (options.secret, options.previous_secret) if each is not None]
         self.principal = Principal(self.tenant, name, {"CRM": frozenset(["ADMIN"])}, signed=True, message_life=_LIFE)
         self.unusable_ids = UnusableIds()

@@ -22,7 +22,7 @@ SECRET = "whsec_a-secret-that-a-platform-shows-once"
 
 _COMMON = f'tenant = "shop"\nsecret = "{SECRET}"\n'
 _TABLES = {
-    "plugins.webhooks.de": f'{_COMMON}type = "shopify"\nprevious_secret = "old"',
+    "plugins.webhooks.de": f'{_COMMON}type = "shopify"\nprevious_secret = "the-one-before"',
     "plugins.webhooks.paid": f'{_COMMON}type = "shopify"\ncompleted = "paid"',
     "plugins.webhooks.woo": f'{_COMMON}type = "woocommerce"',
     "plugins.webhooks.pay": f'{_COMMON}type = "stripe"',
