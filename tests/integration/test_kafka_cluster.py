@@ -15,6 +15,7 @@ from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.testing.sinks import make_records
 from tests.support.journals import until
 from tests.support.kafka_cluster import KafkaBroker, KafkaCluster, Stored, kafka_cluster
+from tests.support.kafka_sink import received_now
 from tests.support.sinks import ids_of
 
 _VISITORS = 40
@@ -77,7 +78,7 @@ class _Writer:
 
     async def run(self) -> None:
         while not self.ends:
-            batch = make_records(_VISITORS)
+            batch = received_now(make_records(_VISITORS))
             self.written += batch
             while batch:
                 try:

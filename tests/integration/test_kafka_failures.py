@@ -10,7 +10,7 @@ import pytest
 
 from ingestd.api.errors import SinkRetry
 from ingestd.testing.sinks import make_records
-from tests.support.kafka_sink import Kafka, incompressible, make, opened, until_written
+from tests.support.kafka_sink import Kafka, incompressible, make, opened, received_now, until_written
 from tests.support.ports import free_port
 from tests.support.sinks import values
 
@@ -46,7 +46,7 @@ async def test_a_connection_that_breaks_during_writes_leaves_no_duplicates(kafka
 async def test_a_broker_killed_during_writes_has_all_records_once_and_in_order(
     kafka: Kafka, topic: str, impatient: None
 ) -> None:
-    batches = [make_records(500, data={"text": incompressible(2000)}) for _ in range(8)]
+    batches = [received_now(make_records(500, data={"text": incompressible(2000)})) for _ in range(8)]
     reasons: list[str] = []
     async with opened(kafka.cluster.addresses, topic) as sink:
         for number, batch in enumerate(batches):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
@@ -19,7 +22,16 @@ from .ports import free_port
 from .tcp_proxy import TcpProxy, tcp_proxy
 from .webhook_server import make_certificate
 
-__all__ = ["Kafka", "broker_with_logins", "incompressible", "make", "opened", "topic_of", "until_written"]
+__all__ = [
+    "Kafka",
+    "broker_with_logins",
+    "incompressible",
+    "make",
+    "opened",
+    "received_now",
+    "topic_of",
+    "until_written",
+]
 
 _MAP = {
     "PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "PROXIED": "PLAINTEXT", "TLS": "SSL", "MUTUAL_TLS": "SSL",
@@ -103,6 +115,11 @@ async def opened(brokers: Sequence[str], topic: str, **options: Any) -> AsyncIte
 
 def incompressible(size: int) -> str:
     return b"".join(hashlib.sha256(str(each).encode()).hexdigest().encode() for each in range(size // 64)).decode()
+
+
+def received_now(records: Sequence[Record]) -> list[Record]:
+    """The records with the present time. A broker that restarts knows no repetition of messages older than a day."""
+    return [msgspec.structs.replace(record, at=int(time.time() * 1000)) for record in records]
 
 
 async def until_written(sink: KafkaSink, batch: Sequence[Record]) -> list[str]:
