@@ -1,8 +1,9 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Five pages are made of the code: every option
+The pages are those of docs/ and the README as the first one. Six pages are made of the code: every option
 (conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document), the contract
-of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), and all periodic work.
+of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), every view of a warehouse with its columns
+(plugins/models), and all periodic work.
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -16,7 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ import msgspec
 
 from ingestd import api
 from ingestd.api import HOOK_NAMESPACE, hookspecs
+from ingestd.plugins.models.catalogue import all_models
+from ingestd.plugins.models.dialects import Postgres
+from ingestd.plugins.models.model import Column
+from ingestd.validation.schema_files import read_schemas
 from scripts.man import leaves, whole_parser
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +40,7 @@ _PERIODIC = ROOT / "ingestd" / "support" / "periodic.py"
 _MADE_OF = {
     ROOT / "conf" / "ingestd.toml": "options.md",
     ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md",
+    ROOT / "plugins" / "models" / "catalogue.py": "views.md",
     _PERIODIC: "times.md",
 }
 """Files that pages link to, and the page that is made of them."""
@@ -55,7 +61,7 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    for made in (options, commands, answers, contracts, times):
+    for made in (options, commands, answers, contracts, views, times):
         (reference / f"{made.__name__}.md").write_text(made())
     for page in folder.rglob("*.md"):
         if page.parent != reference:
@@ -131,6 +137,27 @@ def contracts() -> str:
         about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
         lines.append(f"- `{module.name}`: {about.partition(chr(10))[0]}")
     return "\n".join(lines)
+
+
+def views() -> str:
+    """Every view of a warehouse, with the columns of views of the built-in event keys."""
+    models = all_models(read_schemas(None), Postgres("ingestd_records"))
+    common = next(each.columns for each in models if each.name == "page_view")
+    items = next(each.columns[:9] for each in models if each.name == "order_completed_products")
+    lines = ["# Views of a warehouse", "", "[models.md](../models.md) describes kinds and names.", ""]
+    lines += ["## Every event key", "", "A view of an event key has these columns, and then those below its name.", ""]
+    lines += [*_columns(common), "## Every array of objects", ""]
+    lines += ["A view of an array has these columns, and then the members of an element.", "", *_columns(items)]
+    for model in models:
+        shared = next((part for part in (common, items) if [*model.columns[: len(part)]] == [*part]), ())
+        lines += [f"## {model.name}", "", f"{model.description.removesuffix('.')}.", ""]
+        lines += _columns(model.columns[len(shared) :])
+    return "\n".join(lines)
+
+
+def _columns(columns: Sequence[Column]) -> list[str]:
+    rows = [f"| `{each.name}` | {each.kind} | {_cell(each.description)} |" for each in columns]
+    return ["| column | kind | content |", "|---|---|---|", *rows, ""] if rows else []
 
 
 def times() -> str:
