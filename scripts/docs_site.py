@@ -1,9 +1,9 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Six pages are made of the code: every option
+The pages are those of docs/ and the README as the first one. Seven pages are made of the code: every option
 (conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document), the contract
 of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), every view of a warehouse with its columns
-(plugins/models), and all periodic work.
+(plugins/models), every alert (conf/prometheus/ingestd.alerts.yml), and all periodic work.
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -36,11 +36,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "docs"
 """The pages that the site is built from, as zensical.toml says."""
 
+_ALERTS = ROOT / "conf" / "prometheus" / "ingestd.alerts.yml"
 _PERIODIC = ROOT / "ingestd" / "support" / "periodic.py"
 _MADE_OF = {
     ROOT / "conf" / "ingestd.toml": "options.md",
     ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md",
     ROOT / "plugins" / "models" / "catalogue.py": "views.md",
+    _ALERTS: "alerts.md",
     _PERIODIC: "times.md",
 }
 """Files that pages link to, and the page that is made of them."""
@@ -61,7 +63,7 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    for made in (options, commands, answers, contracts, views, times):
+    for made in (options, commands, answers, contracts, views, alerts, times):
         (reference / f"{made.__name__}.md").write_text(made())
     for page in folder.rglob("*.md"):
         if page.parent != reference:
@@ -158,6 +160,18 @@ def views() -> str:
 def _columns(columns: Sequence[Column]) -> list[str]:
     rows = [f"| `{each.name}` | {each.kind} | {_cell(each.description)} |" for each in columns]
     return ["| column | kind | content |", "|---|---|---|", *rows, ""] if rows else []
+
+
+def alerts() -> str:
+    """Every alert, and when it fires: the comments of the rules."""
+    lines = ["# Alerts", "", "[monitoring.md](../monitoring.md) says what to do about each.", ""]
+    lines += ["| alert | severity | fires | for |", "|---|---|---|---|"]
+    for part in _ALERTS.read_text().split("      # Fires ")[1:]:
+        fires, name, rule = re.split(r"\. - alert: (\w+)", re.sub(r"\n +(?:# )?", " ", part), maxsplit=1)
+        (long,) = re.findall(r" for: (\w+) ", rule) or [""]
+        severity = rule.partition(" severity: ")[2].split()[0]
+        lines.append(f"| [{name}](../monitoring.md#{name.lower()}) | {severity} | {fires} | {long} |")
+    return "\n".join(lines)
 
 
 def times() -> str:
