@@ -42,6 +42,7 @@ _MADE_OF = {
     ROOT / "conf" / "ingestd.toml": "options.md",
     ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md",
     ROOT / "plugins" / "models" / "catalogue.py": "views.md",
+    ROOT / "examples" / "warehouse" / "questions.sql": "views.md",
     _ALERTS: "alerts.md",
     _PERIODIC: "times.md",
 }
@@ -142,11 +143,13 @@ def contracts() -> str:
 
 
 def views() -> str:
-    """Every view of a warehouse, with the columns of views of the built-in event keys."""
+    """Every view of a warehouse with its columns, also of the built-in event keys, and questions to the views."""
     models = all_models(read_schemas(None), Postgres("ingestd_records"))
+    questions = (ROOT / "examples" / "warehouse" / "questions.sql").read_text()
     common = next(each.columns for each in models if each.name == "page_view")
     items = next(each.columns[:9] for each in models if each.name == "order_completed_products")
     lines = ["# Views of a warehouse", "", "[models.md](../models.md) describes kinds and names.", ""]
+    lines += ["## Ten questions", "", "```sql", questions.rstrip(), "```", ""]
     lines += ["## Every event key", "", "A view of an event key has these columns, and then those below its name.", ""]
     lines += [*_columns(common), "## Every array of objects", ""]
     lines += ["A view of an array has these columns, and then the members of an element.", "", *_columns(items)]

@@ -121,6 +121,7 @@ def test_the_page_lists_each_view_with_its_columns() -> None:
     common = models["page_view"].columns
     assert _table(common) in sections.pop("Every event key")
     assert _table(models["order_completed_products"].columns[:9]) in sections.pop("Every array of objects")
+    assert "SELECT" in sections.pop("Ten questions")
     assert {*sections} == {*models}
     for name in (*orders.NAMES, *visits.NAMES, MODELS):
         rows = [line for line in sections[name].splitlines() if line.startswith("| `")]
