@@ -1,9 +1,10 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Seven pages are made of the code: every option
+The pages are those of docs/ and the README as the first one. Eight pages are made of the code: every option
 (conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document), the contract
 of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), every view of a warehouse with its columns
-(plugins/models), every alert (conf/prometheus/ingestd.alerts.yml), and all periodic work.
+(plugins/models), every alert (conf/prometheus/ingestd.alerts.yml), every function and option of the browser client
+(clients/browser/ingestd.d.ts), and all periodic work.
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -37,6 +38,7 @@ PAGES = ROOT / "build" / "docs"
 """The pages that the site is built from, as zensical.toml says."""
 
 _ALERTS = ROOT / "conf" / "prometheus" / "ingestd.alerts.yml"
+_BROWSER = ROOT / "clients" / "browser" / "ingestd.d.ts"
 _PERIODIC = ROOT / "ingestd" / "support" / "periodic.py"
 _MADE_OF = {
     ROOT / "conf" / "ingestd.toml": "options.md",
@@ -44,6 +46,7 @@ _MADE_OF = {
     ROOT / "plugins" / "models" / "catalogue.py": "views.md",
     ROOT / "examples" / "warehouse" / "questions.sql": "views.md",
     _ALERTS: "alerts.md",
+    _BROWSER: "browser.md",
     _PERIODIC: "times.md",
 }
 """Files that pages link to, and the page that is made of them."""
@@ -64,7 +67,7 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    for made in (options, commands, answers, contracts, views, alerts, times):
+    for made in (options, commands, answers, contracts, views, alerts, browser, times):
         (reference / f"{made.__name__}.md").write_text(made())
     for page in folder.rglob("*.md"):
         if page.parent != reference:
@@ -175,6 +178,16 @@ def alerts() -> str:
         severity = rule.partition(" severity: ")[2].split()[0]
         lines.append(f"| [{name}](../monitoring.md#{name.lower()}) | {severity} | {fires} | {long} |")
     return "\n".join(lines)
+
+
+def browser() -> str:
+    """The functions and options of the browser client: its declarations for TypeScript."""
+    lines = [
+        "# Functions and options of the browser client",
+        "",
+        "[browser-client.md](../browser-client.md) has its rules.",
+    ]
+    return "\n".join([*lines, "", "```ts", _BROWSER.read_text().rstrip(), "```"])
 
 
 def times() -> str:
