@@ -10,6 +10,7 @@ A link or an anchor that leads nowhere fails the build.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
@@ -81,6 +82,8 @@ def _linked(link: re.Match[str], page: Path, folder: Path) -> str:
         return link[0]
     source = ROOT if page.name == "index.md" else (ROOT / "docs" / page.relative_to(folder)).parent
     meant = (source / target).resolve()
+    if meant.parent == ROOT / "examples" / "hooks":
+        meant, anchor = ROOT / "docs" / "reference" / "contracts.md", f"#{meant.stem}"
     if meant in _MADE_OF:
         meant = ROOT / "docs" / "reference" / _MADE_OF[meant]
     if not meant.is_relative_to(ROOT / "docs"):
@@ -130,14 +133,16 @@ def commands() -> str:
 
 
 def contracts() -> str:
-    """The contract of every hook with its example, and what each module of ingestd.api is for."""
+    """The contract of every hook with advice and an example, and what each module of ingestd.api is for."""
     lines = ["# Contracts of the hooks", "", "[hooks.md](../hooks.md) has the rules for all hooks.", ""]
     for name, hook in vars(hookspecs).items():
         if hasattr(hook, f"{HOOK_NAMESPACE}_spec"):
             signature = str(inspect.signature(hook)).replace("'", "")
             example = (ROOT / "examples" / "hooks" / f"{name}.py").read_text()
-            lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", ""])
-            lines.extend(["```python", example.rstrip(), "```", ""])
+            advice = ast.get_docstring(module := ast.parse(example)) or ""
+            code = "\n".join(example.splitlines()[module.body[0].end_lineno if advice else 0 :])
+            lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", "", advice, ""])
+            lines.extend(["```python", code.strip(), "```", ""])
     lines.extend(["## Modules of ingestd.api", ""])
     for module in sorted(pkgutil.iter_modules(api.__path__), key=lambda each: each.name):
         about = importlib.import_module(f"{api.__name__}.{module.name}").__doc__ or ""
