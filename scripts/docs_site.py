@@ -1,10 +1,10 @@
 """Builds the documentation as a site in site/; `make docs` runs it.
 
-The pages are those of docs/ and the README as the first one. Eight pages are made of the code: every option
+The pages are those of docs/ and the README as the first one. Nine pages are made of the code: every option
 (conf/ingestd.toml), every command (the parser of the command line), every answer (the OpenAPI document), the contract
 of every hook (ingestd/api/hookspecs.py) with its example (examples/hooks), every view of a warehouse with its columns
 (plugins/models), every alert (conf/prometheus/ingestd.alerts.yml), every function and option of the browser client
-(clients/browser/ingestd.d.ts), and all periodic work.
+(clients/browser/ingestd.d.ts), the data of the operators' page (plugins/console), and all periodic work.
 A link or an anchor that leads nowhere fails the build.
 """
 
@@ -28,6 +28,8 @@ import msgspec
 
 from ingestd import api
 from ingestd.api import HOOK_NAMESPACE, hookspecs
+from ingestd.plugins.console.data_routes import DeadLettersHandler, JourneyHandler, SalesHandler
+from ingestd.plugins.console.page_routes import EventsHandler, StatusHandler
 from ingestd.plugins.models.catalogue import all_models
 from ingestd.plugins.models.dialects import Postgres
 from ingestd.plugins.models.model import Column
@@ -46,6 +48,8 @@ _MADE_OF = {
     ROOT / "ingestd" / "api" / "hookspecs.py": "contracts.md",
     ROOT / "plugins" / "models" / "catalogue.py": "views.md",
     ROOT / "examples" / "warehouse" / "questions.sql": "views.md",
+    ROOT / "plugins" / "console" / "data_routes.py": "page_data.md",
+    ROOT / "plugins" / "console" / "page_routes.py": "page_data.md",
     _ALERTS: "alerts.md",
     _BROWSER: "browser.md",
     _PERIODIC: "times.md",
@@ -68,7 +72,7 @@ def make_pages(folder: Path) -> None:
     shutil.copy(ROOT / "README.md", folder / "index.md")
     reference = folder / "reference"
     reference.mkdir()
-    for made in (options, commands, answers, contracts, views, alerts, browser, times):
+    for made in (options, commands, answers, contracts, views, alerts, browser, page_data, times):
         (reference / f"{made.__name__}.md").write_text(made())
     for page in folder.rglob("*.md"):
         if page.parent != reference:
@@ -182,6 +186,15 @@ def alerts() -> str:
         (long,) = re.findall(r" for: (\w+) ", rule) or [""]
         severity = rule.partition(" severity: ")[2].split()[0]
         lines.append(f"| [{name}](../monitoring.md#{name.lower()}) | {severity} | {fires} | {long} |")
+    return "\n".join(lines)
+
+
+def page_data() -> str:
+    """The answers of the operators' page for scripts: what the handlers of its routes say."""
+    lines = ["# Data of the operators' page", "", "[operators-page.md](../operators-page.md) describes the page."]
+    for handler in (StatusHandler, SalesHandler, EventsHandler, JourneyHandler, DeadLettersHandler):
+        paths, _, about = (inspect.getdoc(handler) or "").partition(": ")
+        lines += ["", f"## {paths}", "", about[0].upper() + about[1:]]
     return "\n".join(lines)
 
 
