@@ -143,8 +143,8 @@ def contracts() -> str:
         if hasattr(hook, f"{HOOK_NAMESPACE}_spec"):
             signature = str(inspect.signature(hook)).replace("'", "")
             example = (ROOT / "examples" / "hooks" / f"{name}.py").read_text()
-            advice = ast.get_docstring(module := ast.parse(example)) or ""
-            code = "\n".join(example.splitlines()[module.body[0].end_lineno if advice else 0 :])
+            advice = ast.get_docstring(tree := ast.parse(example)) or ""
+            code = "\n".join(example.splitlines()[tree.body[0].end_lineno if advice else 0 :])
             lines.extend([f"## {name}", "", f"`{name}{signature}`", "", inspect.getdoc(hook) or "", "", advice, ""])
             lines.extend(["```python", code.strip(), "```", ""])
     lines.extend(["## Modules of ingestd.api", ""])
