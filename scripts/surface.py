@@ -84,7 +84,7 @@ def _hooks() -> Iterator[str]:
 def _metrics() -> Iterator[str]:
     """Another test compares the document with a running daemon."""
     for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
-        if match := re.match(r"\| `(ingestd_\w+)` \| (\w+) \| (.*?) \|", line):
+        if match := re.match(r"\| `(ingestd_\w+)` \| (\w+) \| (.*?) ?\|", line):
             yield f"metric {match[1]} {match[2]} {match[3]}".rstrip()
 
 

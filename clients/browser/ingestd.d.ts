@@ -11,25 +11,28 @@ export interface Options {
    * What happens until `consent(true)`. The default is `store`.
    *
    * - `store`: events are sent, and the visitor's id is kept on the device.
-   * - `wait`: nothing is sent or kept on the device. Events wait in the memory of the page.
+   * - `wait`: nothing is sent or kept on the device. Up to 500 events wait in the memory of the page, and end with it.
    * - `anonymous`: events are sent with an id that ends with the page. Nothing is kept on the device.
    */
   beforeConsent?: 'store' | 'wait' | 'anonymous'
   /** Sends and keeps nothing in a browser with Global Privacy Control. The default is false. */
   gpc?: boolean
-  /** The domain of the cookies, such as `shop.example`: its subdomains then have one visitor. */
+  /** The domain of the cookies, by default the host of the page. All subdomains of `shop.example` have one visitor. */
   domain?: string
   /** How long an event waits for others, in milliseconds, after the first one of the page. The default is 1000. */
   interval?: number
-  /** Sends a Page View when a single-page shop changes its path or query. The default is false. */
+  /**
+   * Sends a Page View when a single-page shop changes its path or query by the history API (`replaceState` with the same
+   * path is no view), or its path behind `#/` or `#!/`. `page()` sends the first one. The default is false.
+   */
   singlePage?: boolean
-  /** Sends a Page View when the browser restores a page that the visitor has left. The default is false. */
+  /** Sends a Page View when the browser restores a page on the way back. The default is false. */
   restored?: boolean
-  /** Words in the name of a parameter that make it a secret, in place of the list in docs/browser.md. */
+  /** Words in the name of a parameter that make it a secret, in place of the list in docs/browser-client.md. */
   secrets?: readonly string[]
-  /** Changes an event before it waits to be sent. It returns the event, or null to drop it. */
+  /** Gets each event, and returns it or another one, or null to drop it. If it throws, the event is dropped and counted. */
   before_send?: (event: Event) => Event | null | undefined | void
-  /** Writes refused events and other faults to the console. The default is false. */
+  /** Writes faults to the console, and events not stored with the daemon's result. The default is false. */
   debug?: boolean
 }
 
@@ -58,7 +61,7 @@ export interface Fields {
 
 type Traits = Record<string, unknown>
 
-/** Begins to send. Calls of the other functions wait for this one. A second call has no effect. */
+/** Begins to send. Earlier calls wait for this one. A second call has no effect. */
 export function init(options: Options): void
 
 /** Sends an event with one of the built-in keys, or with a key of the shop's own schemas. */
@@ -80,10 +83,10 @@ export function identify(userId: string | number | null, traits?: Traits, fields
 /** Stores traits of the visitor. */
 export function identify(traits: Traits, fields?: Fields): void
 
-/** Links the visitor, or the visitor with the id `previousId`, to a user. */
+/** Links the visitor with the id `previousId`, or else this visitor, to a user. */
 export function alias(userId: string | number, previousId?: string): void
 
-/** Stores a group of the user in the trait `groups`, such as a company. */
+/** Stores the trait `groups` of the user of this page's last `identify`, or else of the visitor: a company, for example. */
 export function group(groupId: string | number, traits?: Traits, fields?: Fields): void
 
 /** Adds members to the data of all later events of this page. */
@@ -92,13 +95,13 @@ export function register(properties: Record<string, unknown>): void
 /** Begins a new visitor. Call it after a sign-out. */
 export function reset(): void
 
-/** Keeps the visitor's decision. `false` removes everything that the client has kept on the device. */
+/** Keeps the visitor's decision: docs/browser-client.md. */
 export function consent(given: boolean): void
 
 /** Calls a function as soon as the client has begun. */
 export function ready(callback: () => void): void
 
-/** Sends at once what waits for others. */
+/** Sends waiting events at once. */
 export function flush(): void
 
 /** The visitor's id; undefined before the client has begun, and if the visitor has refused. */

@@ -1,3 +1,8 @@
+"""`request.events` is the number of events to count: a batch is admitted whole or not at all. Count requests without a
+`principal` by their `peer`: then too many get 429, and no 401. The built-in `rate_limit` (docs/rate-limiting.md) uses
+`screen` and this hook only.
+"""
+
 import time
 
 from ingestd.api import hookimpl

@@ -1,3 +1,7 @@
+"""A `CheckResult` of status `broken` or `unavailable` makes `ingestd check` fail, and a `warning` is counted; most
+advice needs neither.
+"""
+
 from collections.abc import Sequence
 
 from ingestd.api import hookimpl

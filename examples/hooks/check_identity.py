@@ -1,3 +1,5 @@
+"""The built-in `identity` limits `traits` here."""
+
 from ingestd.api import hookimpl
 from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
 from ingestd.api.events import Event

@@ -1,3 +1,7 @@
+"""Change `data`, `traits`, `context`, `extra`, `timestamp`, `user_id` and `dispatch_id`, and nothing else. Values must
+stay JSON. All data goes to every sink. So remove personal data here or in `prepare`, rather than in a sink.
+"""
+
 from urllib.parse import urlsplit, urlunsplit
 
 from ingestd.api import hookimpl

@@ -1,3 +1,5 @@
+"""Undoing must do no harm to other events, which may have seen the changes."""
+
 from ingestd.api import hookimpl
 from ingestd.api.events import Event
 from ingestd.api.store import State, state_key

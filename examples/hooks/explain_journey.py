@@ -1,3 +1,10 @@
+"""Return moments for the time line, facts, tables and notes.
+
+The page hides ids and free texts of callers unless `[ops] show_data` (docs/operators-page.md) is `"all"`. So an id of a
+caller belongs in `visitor`, or in a `JourneyFact` with `names`. Free text belongs in `detail`. All other texts are
+always shown.
+"""
+
 from ingestd.api import hookimpl
 from ingestd.api.journeys import JourneyExplanation, JourneyFact, JourneyPart, JourneyRecords
 

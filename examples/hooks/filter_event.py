@@ -1,3 +1,7 @@
+"""Later plugins are not called. `prepare` and this hook are the only exceptions to "a 200 means stored". A filter that
+needs neither user nor session belongs in `prepare`.
+"""
+
 from ingestd.api import hookimpl
 from ingestd.api.events import Event
 

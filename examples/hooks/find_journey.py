@@ -1,3 +1,5 @@
+"""A `JourneyLead` has a tenant and visitors, or the position of the order's first record."""
+
 from collections.abc import Sequence
 
 from ingestd.api import hookimpl

@@ -1,3 +1,7 @@
+"""A plugin that links visitors to users implements it, since only it knows visitors whose records have left the
+journal. `store.scan(kind)` returns all entries of a kind, of all tenants, so their values must contain the tenant.
+"""
+
 import json
 
 from ingestd.api import hookimpl

@@ -1,3 +1,5 @@
+"""Absent entries do not count. `person.user_key(kind)` and `person.visitor_keys(kind)` are the keys of the data."""
+
 from collections.abc import Mapping
 
 from ingestd.api import hookimpl

@@ -1,3 +1,5 @@
+"""It is for the same. The result must not depend on the order of the entries."""
+
 from collections.abc import Sequence
 
 from ingestd.api import hookimpl

@@ -1,3 +1,13 @@
+"""In a batch, `request` is that of the batch. Read the event, not `request.body`. The built-in `bots` and `scrub` use
+this hook.
+
+- A new `anonymous_id` is another visitor, with another session and link. Fields that the contract does not name stay
+  unchanged, and values stay JSON.
+- An event that is dropped reaches no later plugin. The answer has the `sessionId` that the caller sent, or a random one
+  (`isNew` true). The `messageId` may come again. Rate limits have counted the request already.
+- `BadRequest` or another `Refused` error refuses an event.
+"""
+
 from ingestd.api import hookimpl
 from ingestd.api.events import Event, Request
 

@@ -1,3 +1,5 @@
+"""It lets the option `filter` of sinks name the plugin's channels."""
+
 from collections.abc import Callable
 
 from ingestd.api import hookimpl

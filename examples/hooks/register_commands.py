@@ -1,3 +1,11 @@
+"""`commands.add(group, name, run, …)` makes `ingestd GROUP NAME`. The parser that it returns has `--config` already.
+An argument with the `metavar` `FILE` or `DIR` completes names of files or folders.
+
+`run(arguments, daemon)` is awaited with the store open, also beside a running daemon. Print with `write_result` of
+`ingestd.api.output` for both programs and people, or with `write_data` for programs. In text for people, characters
+that the terminal lacks are replaced.
+"""
+
 import argparse
 
 from ingestd.api import hookimpl

@@ -1,3 +1,9 @@
+"""A consumer works after the answer, in atomic steps. Events wait during a step: every 0.2 ms, await `step.give_way()`.
+
+`for_partition` is called on a store with several partitions, after `startup`. Without it the start on such a store ends
+with exit code 78.
+"""
+
 import json
 from collections.abc import Callable, Sequence
 

@@ -1,3 +1,18 @@
+"""The built-in plugin `segment` (docs/intakes.md) uses this hook.
+
+- An `Intake` that looks for the key in bodies (`credential_members`) lets strangers make the daemon unpack up to
+  `[http] max_batch_body`.
+- A batch counts as if each message had the members of its `envelope` (docs/trust.md).
+- `Translation.read` may return several messages: the order of a shop becomes an order and traits of its customer. They
+  are stored in one commit and have one result. A rate counts the message once.
+- `Translation.check` compares a message with one of `Intake.schemas`. Its error has JSON pointers into the message as
+  it was sent. A platform that must not see an error gets 200 from `answer`; the message is counted as `invalid` all the
+  same.
+- `visitor_of_user` of `ingestd.api.intake` derives the visitor of events that name a user only.
+- `begin_import` translates messages from files (`ingestd events import`). `--state` merges files by the `receivedAt` or
+  `timestamp` of messages.
+"""
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,3 +1,5 @@
+"""Each section `[sinks.NAME]` gets one instance. docs/sink-contract.md has the rules."""
+
 import sys
 from collections.abc import Callable, Sequence
 

@@ -1,3 +1,5 @@
+"""Once for each scheme of `[store] url` and `[journal] url`."""
+
 import tempfile
 from collections.abc import Callable
 from pathlib import Path

@@ -1,3 +1,7 @@
+"""The function gets each record that passes the filter, and again at every retry, replay and repeated write. A changed
+`id` makes a dead letter of the record.
+"""
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""The caller gets the first answer that is not None."""
+
 from uuid import uuid4
 
 from ingestd.api import hookimpl

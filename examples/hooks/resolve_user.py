@@ -1,3 +1,5 @@
+"""Without any answer the event has no user."""
+
 from ingestd.api import hookimpl
 from ingestd.api.events import Event
 

@@ -1,3 +1,7 @@
+"""Raise `Limited` with `retry_after`, in seconds, to answer 429. Do not read `request.body`, because decoding costs
+time.
+"""
+
 from ingestd.api import hookimpl
 from ingestd.api.errors import Limited
 from ingestd.api.events import Request

@@ -1,3 +1,7 @@
+"""The page may stay open on a screen, so show no personal data. Accept only values of `selection` that are among the
+options of the panel's `filters`. A panel adds up the data of all `store.parts`.
+"""
+
 from collections import Counter
 
 from ingestd.api import hookimpl

@@ -1,3 +1,5 @@
+"""Called after the end of the last consumer, with the store still open."""
+
 import logging
 from collections import Counter
 

@@ -1,3 +1,11 @@
+"""Called in `ingestd serve`, before any request. It may take two minutes. After two seconds, the log says `waits for
+plugin X`. At the limit, the start ends with exit code 75. A `shutdown` may take ten seconds. The limits hold for a
+plugin that blocks the event loop, too.
+
+Raising stops the start: with exit code 78 after a `ConfigError`, and 75 (try again) after `Unavailable`. It is 75 after
+an `OSError` and 78 after any other exception, both with a traceback.
+"""
+
 import asyncio
 from pathlib import Path
 

@@ -1,3 +1,7 @@
+"""It is for a move to another number of partitions (docs/moving.md). A value that begins with `tenant_digest(tenant)`
+needs no such text.
+"""
+
 from collections.abc import Collection, Mapping
 
 from ingestd.api import hookimpl

@@ -1,3 +1,8 @@
+"""Store the link (`event.user_id`) and `event.traits` of an identify request, or the link alone (`event.links`).
+`event.user_id in daemon.unusable_ids` (from `startup`) tells whether the user id is unusable. If no plugin sets
+`event.linked`, every identify request with a usable user id counts as a link.
+"""
+
 from ingestd.api import hookimpl
 from ingestd.api.events import Event
 from ingestd.api.store import State, state_key

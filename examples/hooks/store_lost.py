@@ -1,3 +1,5 @@
+"""The store has lost data (docs/redis.md). Say in a few words, for operators, which data is missing."""
+
 from ingestd.api import hookimpl
 from ingestd.api.store import Store, state_key
 from ingestd.api.times import now

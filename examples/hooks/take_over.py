@@ -1,3 +1,8 @@
+"""A reload (docs/reloading.md) calls it instead of `startup` on a plugin whose options have changed. A plugin without
+this hook, or one that registers consumers or stores, gets other options by a restart only. Taking two minutes, as
+raising, refuses the reload.
+"""
+
 from prometheus_client import Counter
 
 from ingestd.api import hookimpl

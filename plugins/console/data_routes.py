@@ -65,7 +65,18 @@ class _DataHandler(ForPage):
 
 
 class JourneyHandler(_DataHandler):
-    """The journey of an order, a user or a visitor."""
+    """/journey.json: the journey of one of `order`, `user` and `visitor`.
+
+    Further parameters are `tenant`, and `before` to continue a search. Some members of the answer:
+
+    - `hidden`: whether ids are hidden.
+    - `sessions`: `whole` tells whether the first event was read, `leftOut` the number of events left out in the middle.
+    - `moments`: what is on the time line. `kind` is `touchpoint`, `order`, `refund`, `cancellation`, or a plugin's.
+      `removed` tells whether the journal has removed the record.
+    - `orders`, `notes`: explanations of plugins.
+    - `searched`: what was read. `limit` ended the search, and `next` is the value of `before` for older records; both
+      may be null.
+    """
 
     def initialize(self, journeys: JourneyReader) -> None:
         self.journeys = journeys
@@ -76,7 +87,13 @@ class JourneyHandler(_DataHandler):
 
 
 class DeadLettersHandler(_DataHandler):
-    """A page of the dead letters of a sink, and the commands for all sinks."""
+    """/dead-letters.json: a page of the dead letters of a sink, and the commands for all sinks.
+
+    `sink` is by default the one with the most dead letters. The list begins below the number `before`; `next` is its
+    value for older letters, or null. In `sinks`, `newest` is the number of the newest dead letter ever. Over several
+    partitions, `before` is `PARTITION:NUMBER`, each letter also has its `partition`, and `missing` says which
+    partitions are out of reach.
+    """
 
     def initialize(self, dead_letters: DeadLetterPages) -> None:
         self.dead_letters = dead_letters
@@ -94,7 +111,15 @@ class DeadLettersHandler(_DataHandler):
 
 
 class SalesHandler(_DataHandler):
-    """Orders, revenue and sessions of a period, or its single orders."""
+    """/sales.json, /sales.csv and /orders.json: orders, revenue and sessions of a period, or its single orders.
+
+    Parameters are `days` (1, 7 or 30), or `since` and `until`; `compare=0`; and `tenant`. `rows` has the members of
+    `ingestd attribution report --json`, without `new` and `returning`; `/sales.csv` has them as a file. `course` has
+    the sums of each hour or day, `notes` what is missing.
+
+    `/orders.json` has the newest orders of a row with the same parameters, `currency`, and some of `channel`, `source`,
+    `medium` and `name`; without a period, the last ten orders.
+    """
 
     def initialize(self, render: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
         self.render_sales = render

@@ -82,7 +82,24 @@ class PageHandler(ForBrowsers):
 
 
 class StatusHandler(ForPage):
-    """The dashboard's data, for the page and for scripts."""
+    """/status.json: the content of the overview, with the parameters `period`, `tenant` and `model` of its revenue.
+
+    - `ready`, `problem`: as in `/readyz`. `problem` is null if nothing is wrong, and names the partitions that cannot
+      store events if others can.
+    - `now`: rates over the last ten seconds. `skippedPerSecond` are events answered 200 and not stored.
+    - `events`, `identifies`, `sessions`, `latency`: `lastMinute` and `total`, of events by outcome and by key (empty:
+      an unknown one), of requests by `operation`. `p50Seconds` and `p99Seconds` are of the last minute, null without
+      requests.
+    - `refusals`: the labels of `ingestd_refusals_total`, `lastMinute`, `total`, `lastAt`.
+    - `sinks`: `state` is `running`, `failing`, `paused` or `on another daemon`. `lastDeadLetterReason` is null if the
+      daemon no longer keeps it; `deadLettersCommand` lists dead letters. Further `delivered`, `filtered`, `retries`,
+      `pending`, `oldestPendingSeconds`, `deadLetters`, `lastError`.
+    - `consumers`, `journal`: consumers other than sinks; size and age of the journal.
+    - `panels`: panels of plugins: `filters` with their `options`, and `tables` with `columns`, `rows`, `total`.
+    - `errors`: newest first; all members but `times` describe the newest line of a kind.
+    - `history`: a list of values for each line of the charts, one every `stepSeconds` (5) for 15 minutes; `time` in
+      seconds.
+    """
 
     def initialize(self, status: Callable[[Mapping[str, str]], Awaitable[bytes]]) -> None:
         self.status = status
@@ -95,7 +112,30 @@ class StatusHandler(ForPage):
 
 
 class EventsHandler(ForPage):
-    """Live events, as server-sent events."""
+    """/events: the rows of live events, as server-sent events.
+
+    These parameters select rows:
+
+    - `outcome`: events with this outcome; may be repeated.
+    - `type`: `event` or `identify`.
+    - `key`: events with this key; empty: without a known key.
+    - `visitor`: events with this `anonymousId` or `userId`.
+    - `after`: rows behind the one with this id, like the header `Last-Event-ID`.
+    - `earlier`: `1` for a message `earlier` with the last 50 rows from the journal, which comes second, unless the
+      stream continues.
+
+    The first message, `hello`, has `showData`, the known `keys`, `rowsPerSecond`, and whether the stream `continues`
+    behind the id. Messages `rows` have `rows`, and `came`, the number of events selected so far. A row has `number`
+    (gaps are rows left out), `at`, `requestId`, `endpoint`, `outcome` and `type`, and possibly:
+
+    - `key`, `sentKey`: the known event key; an unknown one as it was sent.
+    - `index`, `events`: the index in a batch; the number of events of a batch that was refused as a whole.
+    - `visitor`: the `anonymousId`, or the number that stands for it.
+    - `pointer`, `reason`, `message`, `faults`: the first fault, and the number of faults.
+    - `detail`: the record or the problem.
+
+    A client that connects again within ten seconds continues where it was, unless 300 rows or 1 MiB came meanwhile.
+    """
 
     def initialize(self, live: LiveEvents) -> None:
         self.live = live

@@ -86,6 +86,14 @@ def test_the_page_of_options_has_every_option_with_its_default(project: Path) ->
         assert f"**`{name}`** = `{value}`" in page
 
 
+def test_the_page_of_data_has_every_path_of_the_operators_page(project: Path) -> None:
+    page = (project / CONFIG["docs_dir"] / "reference" / "page_data.md").read_text()
+    routes = "".join((ROOT / "plugins" / "console" / f"{name}_routes.py").read_text() for name in ("page", "data"))
+    paths = {path.replace("\\", "") for path in re.findall(r'\(r?"(/[\w.\\-]+)[/?]*", \w+Handler', routes)}
+    assert {"/status.json", "/events", "/sales.csv"} <= paths
+    assert {*re.findall(r"/[\w.-]+", " ".join(re.findall(r"^## (.*)$", page, re.MULTILINE)))} == paths
+
+
 def test_the_page_of_contracts_has_every_hook(project: Path) -> None:
     page = (project / CONFIG["docs_dir"] / "reference" / "contracts.md").read_text()
     hooks = re.findall(

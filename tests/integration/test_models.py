@@ -47,7 +47,8 @@ pytestmark = pytest.mark.logs("sent again with another value", "is in another cu
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text()
-QUESTIONS = dict(re.findall(r"```sql\n-- (.*?)\n(.*?)```", PAGE, re.DOTALL))
+_QUERIES = (ROOT / "examples" / "warehouse" / "questions.sql").read_text().split("\n\n")[1:]
+QUESTIONS = {re.sub(r"-- |:.*", "", head): query for head, _, query in (each.partition("\n") for each in _QUERIES)}
 ENGINES = ("postgres", "clickhouse", "duckdb")
 
 

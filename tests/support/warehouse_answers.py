@@ -1,4 +1,4 @@
-"""The answers to the ten questions of docs/models.md, computed from records as `ingestd events export` prints them."""
+"""The answers to the questions of examples/warehouse, computed from records as `ingestd events export` prints them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def test_an_example_of_each_section_with_names_is_shown() -> None:
         if issubclass(type_, NamedOptions):
             tables = shown()["plugins"][path.removeprefix("plugins.")]
             assert tables
-            given = {name: {**table, "secret": "x"} for name, table in tables.items()}  # theirs is systemd's
+            secrets = {"secret": "x", "previous_secret": "x"}  # theirs are systemd's
+            given = {name: {**table, **secrets} for name, table in tables.items()}
             read_options(type_, given, path=path, source="conf", base=Path("/"))
 
 

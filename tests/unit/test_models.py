@@ -1,4 +1,4 @@
-"""The models of `ingestd models`: names, kinds of columns by their schema, and the reference in docs/models.md."""
+"""The models of `ingestd models`: names, kinds of columns by their schema, and the page of the site that lists them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from ingestd.plugins.models.members import Member, Schemas
 from ingestd.plugins.models.model import Column
 from ingestd.plugins.models.names import distinct, snake_case
 from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
-
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+from scripts import docs_site
 
 
 def schema(key: str, properties: dict[str, Any], **more: Any) -> SchemaFile:
@@ -117,14 +116,19 @@ def _table(columns: Sequence[Column]) -> str:
 
 def test_the_page_lists_each_view_with_its_columns() -> None:
     models = {each.name: each for each in all_models(read_schemas(None), Postgres("x"))}
-    assert _table(models["page_view"].columns) in PAGE
-    assert _table(models["order_completed_products"].columns[:9]) in PAGE
-    sections = {name: part for name, _, part in (each.partition("\n") for each in PAGE.split("\n### "))}
-    assert {*sections} - {next(iter(sections))} == {*orders.NAMES, *visits.NAMES, MODELS}
+    _, *parts = docs_site.views().split("\n## ")
+    sections = {name: part for name, _, part in (each.partition("\n") for each in parts)}
+    common = models["page_view"].columns
+    assert _table(common) in sections.pop("Every event key")
+    assert _table(models["order_completed_products"].columns[:9]) in sections.pop("Every array of objects")
+    assert "SELECT" in sections.pop("Ten questions")
+    assert {*sections} == {*models}
     for name in (*orders.NAMES, *visits.NAMES, MODELS):
         rows = [line for line in sections[name].splitlines() if line.startswith("| `")]
         assert "\n".join(rows) == _table(models[name].columns), name
         assert models[name].description in sections[name]
+    assert _table(models["order_completed"].columns[len(common) :]) in sections["order_completed"]
+    assert _table(models["order_completed_products"].columns[9:]) in sections["order_completed_products"]
 
 
 def test_each_view_reads_only_views_before_it() -> None:

@@ -1,4 +1,4 @@
-"""The options of webhooks: docs/webhooks.md has each of them, and impossible ones stop the start."""
+"""The options of webhooks: conf/ingestd.toml has each of them, and impossible ones stop the start."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.options import read_options
 from ingestd.plugins.webhooks import WebhooksPlugin
 from ingestd.plugins.webhooks.webhook import WebhookOptions
+from tests.unit.test_conf import shown
 
-PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
-COMMON = {field.name for field in msgspec.structs.fields(WebhookOptions)} | {"type"}
-
-
-def test_the_common_options_are_documented() -> None:
-    table = PAGE.partition("| option of each type | |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == COMMON
+REQUIRED = {"type", "tenant", "secret"}
+COMMON = {*REQUIRED, "previous_secret"}
 
 
-def test_the_options_of_each_type_are_documented_with_their_defaults() -> None:
-    table = PAGE.partition("| type | option | default | |")[2].partition("\n\n")[0]
-    told: dict[str, set[str]] = {}
-    kind = ""
-    for type_, names in re.findall(r"^\| (`\w+`)? ?\| ((?:`\w+`(?:, )?)+) \|", table, re.MULTILINE):
-        kind = type_.strip("`") or kind
-        told.setdefault(kind, set()).update(re.findall(r"\w+", names))
+def test_the_options_of_each_type_are_shown_with_their_defaults() -> None:
+    tables = {table["type"]: table for table in shown()["plugins"]["webhooks"].values()}
     kinds = WebhooksPlugin.Options.kinds
-    assert told == {
-        name: {field.name for field in msgspec.structs.fields(options)} - COMMON for name, options in kinds.items()
-    }
+    assert tables.keys() == kinds.keys()
+    assert {field.name for field in msgspec.structs.fields(WebhookOptions)} | {"type"} == COMMON
+    for name, type_ in kinds.items():
+        fields = msgspec.structs.fields(type_)
+        assert {*tables[name]} == {field.name for field in fields} - (set() if name == "shopify" else COMMON - REQUIRED)
+        given = {**tables[name], "secret": "x", **({"previous_secret": "x"} if name == "shopify" else {})}
+        read = read_options(type_, given, path="plugins.webhooks", source="x", base=Path("/"))
+        defaults = {field.name: field.default for field in fields if field.default not in (msgspec.NODEFAULT, None)}
+        assert {option: getattr(read, option) for option in defaults} == defaults
 
 
 @pytest.mark.parametrize(
