@@ -1,4 +1,4 @@
-"""An extension: the commands that read, move, mend and remove data: export, import, schemas, copy, backup, forget."""
+"""An extension: the commands that show the configuration, control sinks, and read, move, mend and remove data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,78 @@ from .arguments import (
     add_forget_arguments,
     add_import_arguments,
     add_lake_arguments,
+    add_load_arguments,
     add_place_arguments,
     add_restore_arguments,
     add_schema_check_arguments,
+    add_upgrade_arguments,
     add_verify_arguments,
     add_webhook_arguments,
 )
+from .sinks.table import sink_commands
 
 __all__ = ["register_commands"]
 
 _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379/0"
 
+_GROUPS = {
+    "config": "show the configuration",
+    "events": "write the stored events to standard output, or store events of files",
+    "lake": "keep the files of a parquet sink",
+    "partitions": "show and move what the partitions of the store have",
+    "plugins": "show the plugins",
+    "schemas": "compare what callers send with the schemas",
+    "sinks": "show and control the delivery to sinks",
+    "sinks dead-letters": "show, repeat or delete the records that a sink has refused",
+    "store": "copy, check and mend the store",
+    "webhooks": "try the webhooks of platforms",
+}
+
 
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
-    commands.describe("lake", "keep the files of a parquet sink")
-    commands.describe("schemas", "compare what callers send with the schemas")
-    commands.describe("events", "write the stored events to standard output, or store events of files")
-    commands.describe("webhooks", "try the webhooks of platforms")
+    for group, sentence in _GROUPS.items():
+        commands.describe(group, sentence)
 
 
 def _commands() -> Iterator[Command]:
+    yield Command(
+        "config show",
+        f"{__name__}.config:show",
+        "print the configuration in force, secrets hidden",
+        ["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
+        json=JSON,
+    )
+    yield Command(
+        "store acknowledge-loss",
+        f"{__name__}.mending:acknowledge_loss",
+        "go on without the data that the store has lost",
+        ["ingestd store acknowledge-loss"],
+    )
+    yield Command(
+        "store upgrade",
+        f"{__name__}.mending:upgrade",
+        "upgrade the store of an earlier version, without a running daemon, and keep a copy",
+        ["ingestd store upgrade", "ingestd store upgrade --no-copy"],
+        add_upgrade_arguments,
+    )
+    yield Command(
+        "partitions show",
+        f"{__name__}.partitions:show",
+        "show the partitions of the store, and which tenants load them",
+        ["ingestd partitions show", "ingestd partitions show shop --json"],
+        add_load_arguments,
+        json=JSON_LINES,
+    )
+    yield Command(
+        "plugins list",
+        f"{__name__}.config:list_plugins",
+        "show the plugins in force and their origin",
+        ["ingestd plugins list"],
+        json=JSON_LINES,
+    )
+    yield from sink_commands()
     yield Command(
         "events export",
         f"{__name__}.export:export_events",

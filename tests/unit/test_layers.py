@@ -27,7 +27,7 @@ LAYERS = [
     ["http"],
     ["daemon"],
     ["cli"],
-    ["__main__", "testing"],
+    ["__main__"],
 ]
 """The packages of `ingestd/`, bottom layer first. Packages of one layer may import each other, but not in a circle."""
 
@@ -43,7 +43,8 @@ def modules(folder: str, package: str) -> dict[str, Path]:
 
 CORE = modules("ingestd", "ingestd")
 PLUGINS = modules("plugins", "ingestd.plugins")
-EVERY = CORE | PLUGINS
+SUITES = modules("testing", "ingestd.testing")
+EVERY = CORE | PLUGINS | SUITES
 
 
 def layer_of(module: str) -> int:
@@ -90,7 +91,7 @@ def test_the_root_has_few_entries() -> None:
         for path in (ROOT / "ingestd").iterdir()
         if not path.is_symlink() and (path.is_file() or any(path.rglob("*.py")))
     }
-    assert len(entries) <= 17
+    assert len(entries) <= 16
     assert {path.removesuffix(".py") for path in entries} == {
         *(package for layer in LAYERS for package in layer), "__init__", "py.typed",
     }  # fmt: skip
@@ -136,6 +137,11 @@ def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> N
             assert not is_of_extension(name), f"{module} imports {name}"
         elif name.partition(".")[0] == "ingestd":
             assert name.split(".")[1] in {"api", "support"}, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", SUITES)
+def test_a_suite_for_authors_names_no_plugin(module: str) -> None:
+    assert not [name for _, name in imports(module) if name.startswith("ingestd.plugins")]
 
 
 def test_the_page_for_authors_lists_the_modules_that_are_promised_and_no_helpers() -> None:
