@@ -42,9 +42,11 @@ from .plugin_validation import (
 )
 
 if TYPE_CHECKING:
+    from ingestd.api.backend import Partition
     from ingestd.api.check_result import CheckResult
     from ingestd.http.operators import Operators
     from ingestd.validation.schema_files import SchemaFile
+    from ingestd.validation.validator import Validator
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
 
@@ -101,6 +103,13 @@ class _ExtensionSpecs:
     @hookspec
     def check_sinks(self, sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable[Sequence[CheckResult]]:
         """Results about the destinations of sinks, which have passed their checks, for `ingestd check`."""
+        raise NotImplementedError
+
+    @hookspec
+    def try_schemas(
+        self, validator: Validator, partitions: Sequence[Partition], seconds: float
+    ) -> Awaitable[Sequence[CheckResult]]:
+        """A warning for each key of which new schemas refuse stored events. It takes no longer than `seconds`."""
         raise NotImplementedError
 
 

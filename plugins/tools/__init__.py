@@ -1,12 +1,17 @@
-"""An extension: the commands that show the configuration, control sinks, and read, move, mend and remove data."""
+"""An extension: all commands for operators, but those of single plugins, models and the document of the API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ingestd.api import hookimpl
+from ingestd.api.backend import Partition
+from ingestd.api.check_result import CheckResult
 from ingestd.cli.command_line import JSON, JSON_LINES, Command, CommandLine
 
+from . import completion, reload, systemd_units
 from .arguments import (
     add_backup_arguments,
     add_catalogue_arguments,
@@ -26,7 +31,10 @@ from .arguments import (
 )
 from .sinks.table import sink_commands
 
-__all__ = ["register_commands"]
+if TYPE_CHECKING:
+    from ingestd.validation.validator import Validator
+
+__all__ = ["register_commands", "try_schemas"]
 
 _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379/0"
 
@@ -46,12 +54,28 @@ _GROUPS = {
 
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
-    commands.add_all(_commands())
+    commands.add_all(_commands(commands))
     for group, sentence in _GROUPS.items():
         commands.describe(group, sentence)
 
 
-def _commands() -> Iterator[Command]:
+def _commands(cli: CommandLine) -> Iterator[Command]:
+    yield Command(
+        "reload",
+        f"{__name__}.reload:reload",
+        "have running daemons read the configuration again, and print the outcome",
+        ["ingestd reload", "ingestd reload --config /etc/ingestd/ingestd.toml --timeout 10s"],
+        reload.add_arguments,
+        runs_without="any",
+    )
+    yield Command(
+        "check",
+        f"{__name__}.check.command:check",
+        "check configuration, schemas, plugins, store and sinks",
+        ["ingestd check", "ingestd check --config new.toml --json"],
+        json=JSON,
+        runs_without="any",
+    )
     yield Command(
         "config show",
         f"{__name__}.config:show",
@@ -199,3 +223,28 @@ def _commands() -> Iterator[Command]:
         ['ingestd webhooks test de order.json --header "X-Shopify-Topic: orders/create"'],
         add_webhook_arguments,
     )
+    yield Command(
+        "install-units",
+        f"{__name__}.systemd_units:install_units",
+        "install the systemd units",
+        ["ingestd install-units --dry-run", "ingestd install-units --prefix /opt/ingestd --outgoing"],
+        systemd_units.add_arguments,
+        runs_without="any",
+    )
+    yield Command(
+        "completion",
+        f"{__name__}.completion:print_completion",
+        "print a shell completion script",
+        ["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
+        partial(completion.add_arguments, command_line=cli.parser),
+        runs_without="found",
+    )
+
+
+@hookimpl
+def try_schemas(
+    validator: Validator, partitions: Sequence[Partition], seconds: float
+) -> Awaitable[Sequence[CheckResult]]:
+    from .contracts.trial import warnings  # here: few commands need it
+
+    return warnings(validator, partitions, seconds)

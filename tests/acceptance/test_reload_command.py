@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ingestd.daemon.run_file import RunFile, RunState, find_run_files, hold_run_file
-from ingestd.daemon.running_daemons import find_daemons
+from ingestd.plugins.tools.running_daemons import find_daemons
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.forked import INGESTD, Command
