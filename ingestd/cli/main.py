@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api.errors import ConfigError
@@ -87,7 +88,7 @@ def _main(argv: list[str]) -> int:
             asyncio.run(arguments.run(arguments, config, plugins))
         except ConfigError as error:  # of a sink, or of what the daemon opens
             if argv[0] == "serve":
-                _tell_other_faults(arguments.config, arguments.set, error)
+                _tell_other_faults(arguments.config, arguments.set, error, plugins)
             raise
     sys.stdout.flush()
     return 0
@@ -121,22 +122,18 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
             if without != "any" and (without != "found" or known.config is not None):
                 _check_command(cli, argv, known.config)
                 if argv[0] == "serve":
-                    _tell_other_faults(known.config, known.set, error)
+                    _tell_other_faults(known.config, known.set, error, plugins)
                 raise
     return config, plugins
 
 
-def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError) -> None:
+def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError, plugins: Plugins) -> None:
     """Log all faults of the configuration but the first, whose line ends the log."""
-    from .config_faults import every_fault  # here: few commands need it
-
-    try:
-        faults = every_fault(find_config(config), overrides)
-    except ConfigError:  # there is no file
-        return
-    for fault in faults:
-        if fault != str(first):
-            log.error("%s", fault)
+    with suppress(ConfigError):  # there is no file
+        for faults in plugins.manager.hook.find_faults(file=find_config(config), overrides=overrides):
+            for fault in faults:
+                if fault != str(first):
+                    log.error("%s", fault)
 
 
 def _check_command(cli: CommandLine, argv: list[str], config: str | None) -> None:

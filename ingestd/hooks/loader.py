@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pluggy
@@ -103,6 +104,11 @@ class _ExtensionSpecs:
     @hookspec
     def check_sinks(self, sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable[Sequence[CheckResult]]:
         """Results about the destinations of sinks, which have passed their checks, for `ingestd check`."""
+        raise NotImplementedError
+
+    @hookspec
+    def find_faults(self, file: Path, overrides: Sequence[str]) -> Sequence[str]:
+        """All faults of a configuration that cannot be loaded, each as the message of its `ConfigError`."""
         raise NotImplementedError
 
     @hookspec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingestd.api import hookimpl
@@ -34,7 +35,7 @@ from .sinks.table import sink_commands
 if TYPE_CHECKING:
     from ingestd.validation.validator import Validator
 
-__all__ = ["register_commands", "try_schemas"]
+__all__ = ["find_faults", "register_commands", "try_schemas"]
 
 _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379/0"
 
@@ -239,6 +240,13 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
         partial(completion.add_arguments, command_line=cli.parser),
         runs_without="found",
     )
+
+
+@hookimpl
+def find_faults(file: Path, overrides: Sequence[str]) -> Sequence[str]:
+    from .check.config_faults import every_fault  # here: few commands need it
+
+    return every_fault(file, overrides)
 
 
 @hookimpl

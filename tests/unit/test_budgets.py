@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 1_100, "api": 3_980, "config": 340, "validation": 1_180, "hooks": 1_000, "consumers": 1_440,
+    "support": 1_290, "api": 3_790, "config": 340, "validation": 1_180, "hooks": 1_000, "consumers": 1_440,
     "delivery": 2_300, "storage": 1_420, "observability": 1_300, "pipeline": 2_520, "http": 3_030, "daemon": 1_930,
-    "cli": 480,
+    "cli": 420,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
-    "sources": 620, "segment": 570, "webhooks": 1_190, "sinks": 5_440, "console": 2_790, "openapi": 430, "tools": 9_650,
+    "sources": 620, "segment": 570, "webhooks": 1_190, "sinks": 5_440, "console": 2_790, "openapi": 430, "tools": 9_720,
     "models": 1_700,
 }  # fmt: skip
 BUDGETS = {
@@ -27,8 +27,8 @@ BUDGETS = {
     "testing": 2_660,
     "clients/python": 570,
 }
-KERNEL_LINES = 22_060
-"""Of all Python in `ingestd/`, which shall become 22,000."""
+KERNEL_LINES = 22_000
+"""Of all Python in `ingestd/`."""
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
 

@@ -22,7 +22,6 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.api.output import write_result
 from ingestd.cli.command_line import DEFAULTS
-from ingestd.cli.config_faults import every_fault
 from ingestd.config import Config, find_config
 from ingestd.daemon.generation import check_intakes
 from ingestd.daemon.listening import answers_events, bind, readiness
@@ -33,6 +32,7 @@ from ingestd.hooks.loader import Plugins
 from ingestd.http.routes import BASE_PATH
 from ingestd.validation.validator import Validator
 
+from .config_faults import every_fault
 from .report import Report
 from .risks import show_risks, sink_risks, url_risks
 from .store import look_at_store
