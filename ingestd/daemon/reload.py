@@ -25,7 +25,7 @@ from ingestd.http.settings import RequestSettings
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.retentions import Retentions
 from ingestd.validation.schema_files import shorten
 from ingestd.validation.validator import Validator

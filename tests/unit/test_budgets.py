@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 1_290, "api": 3_790, "config": 340, "validation": 1_180, "hooks": 1_000, "consumers": 1_440,
-    "delivery": 2_300, "storage": 1_420, "observability": 1_300, "pipeline": 2_520, "http": 3_030, "daemon": 1_930,
-    "cli": 420,
+    "support": 1_290, "api": 3_790, "config": 340, "scheduling": 640, "validation": 1_520, "hooks": 1_000,
+    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_300, "pipeline": 1_550, "http": 3_030,
+    "daemon": 1_930, "cli": 420,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,

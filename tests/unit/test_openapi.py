@@ -20,10 +20,10 @@ from ingestd.api.errors import Refused, SchemaViolation
 from ingestd.api.options import Address
 from ingestd.http.app import BASE_PATH
 from ingestd.http.routes import OWN_OPERATIONS
-from ingestd.pipeline.batch_parser import MAX_EVENTS
 from ingestd.pipeline.outcomes import problem
 from ingestd.plugins.openapi.document import listener_url, make_document, to_json
 from ingestd.plugins.openapi.schema_components import SchemaComponents
+from ingestd.validation.batch_parser import MAX_EVENTS
 from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
 from ingestd.validation.validator import Validator
 from scripts import openapi

@@ -19,7 +19,7 @@ from ingestd.config import Config
 from ingestd.delivery import make_sink_consumer
 from ingestd.hooks.loader import Plugins
 from ingestd.pipeline.processor import Processor
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.backends import Backends, open_backends
 from ingestd.validation.validator import Validator
 
