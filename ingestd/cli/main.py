@@ -75,8 +75,7 @@ def main() -> int:
 
 
 def _main(argv: list[str]) -> int:
-    config, plugins = _load(argv)
-    cli = command_line(plugins)
+    config, plugins, cli = _load(argv)
     try:
         arguments = cli.parser.parse_args(argv)
     finally:
@@ -102,7 +101,7 @@ def command_line(plugins: Plugins) -> CommandLine:
     return cli
 
 
-def _load(argv: list[str]) -> tuple[Config, Plugins]:
+def _load(argv: list[str]) -> tuple[Config, Plugins, CommandLine]:
     """Load configuration and plugins before the parser is complete, since plugins add commands."""
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_configuration(early)
@@ -112,19 +111,20 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         known = argparse.Namespace(config=None, set=[])
     try:
         config = load_config(find_config(known.config), known.set)
-        return config, load_plugins(config)
+        plugins = load_plugins(config)
+        return config, plugins, command_line(plugins)
     except ConfigError as error:
         config, plugins = defaults()
+        cli = command_line(plugins)
         # A help text needs no configuration, but has only the built-in commands.
         if argv and not {"-h", "--help", "--version"} & {*argv}:
-            cli = command_line(plugins)
             without = cli.running_without.get(argv[0])
             if without != "any" and (without != "found" or known.config is not None):
                 _check_command(cli, argv, known.config)
                 if argv[0] == "serve":
                     _tell_other_faults(known.config, known.set, error, plugins)
                 raise
-    return config, plugins
+    return config, plugins, cli
 
 
 def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError, plugins: Plugins) -> None:
