@@ -27,7 +27,7 @@ from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.consumers.group import Consumers
-from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 
 from .beside import beside

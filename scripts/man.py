@@ -15,11 +15,7 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage  # type: ignore[import-untyped]  # the module has no types
 
 from ingestd import RELEASE
-from ingestd.cli import commands
-from ingestd.cli.command_line import CommandLine
-from ingestd.config import parse_config
-from ingestd.hooks.caller import register_all
-from ingestd.hooks.loader import load_plugins
+from ingestd.cli.main import command_line, defaults
 
 FOLDER = Path(__file__).parents[1] / "man"
 
@@ -66,11 +62,7 @@ def pages() -> dict[str, str]:
 def whole_parser() -> argparse.ArgumentParser:
     """The parser of `ingestd` with the commands of its built-in plugins."""
     os.environ["COLUMNS"] = "80"  # usage lines are wrapped for the terminal, and a page must not depend on it
-    cli = CommandLine()
-    commands.register(cli)
-    plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
-    register_all(plugins.manager, "register_commands", cli)
-    return cli.parser
+    return command_line(defaults()[1]).parser
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -27,12 +27,9 @@ import ingestd.api
 from ingestd.api import errors, hookspecs
 from ingestd.api.hookspecs import HOOK_NAMESPACE
 from ingestd.api.options import Options
-from ingestd.cli import commands
-from ingestd.cli.command_line import CommandLine
-from ingestd.config import SECTIONS, parse_config
+from ingestd.cli.main import command_line, defaults
+from ingestd.config import SECTIONS
 from ingestd.delivery import SinkOptions
-from ingestd.hooks.caller import register_all
-from ingestd.hooks.loader import load_plugins
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "tests" / "data" / "surface.txt"
@@ -89,11 +86,7 @@ def _metrics() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    cli = CommandLine()
-    commands.register(cli)
-    plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
-    register_all(plugins.manager, "register_commands", cli)
-    yield from _of_parser(cli.parser)
+    yield from _of_parser(command_line(defaults()[1]).parser)
 
 
 def _of_parser(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ingestd import __version__
 from ingestd.api.hookspecs import Run
@@ -14,10 +14,12 @@ from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.support.names import hint
 
-__all__ = ["JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
+__all__ = ["DEFAULTS", "JSON", "JSON_LINES", "Command", "CommandLine", "add_configuration"]
 
 JSON, JSON_LINES = "print one JSON object", "print one JSON object a line"
 """The help of `--json`."""
+DEFAULTS = "<defaults>"
+"""The `source` of the configuration with which `Command.runs_without` lets a command run."""
 
 _EXAMPLES = (
     "ingestd check",
@@ -42,6 +44,8 @@ class Command(NamedTuple):
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
     json: str = ""
     """The help of its option `--json`. Without a text it has none."""
+    runs_without: Literal["", "found", "any"] = ""
+    """Whether it also runs with the defaults, if no valid configuration is found, or even if `--config` names none."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -73,6 +77,8 @@ class CommandLine:
         self.parser.add_examples(_EXAMPLES)
         self._groups = {"": self.parser}
         self._commands: dict[str, Any] = {"": _add_commands(self.parser)}
+        self.running_without: dict[str, str] = {}
+        """`Command.runs_without` by name."""
         self._headings: dict[str, argparse.Action] = {}
         """The line of each group in the help of the level above it."""
 
@@ -93,6 +99,7 @@ class CommandLine:
             group, _, name = command.words.rpartition(" ")
             run = partial(_run, command.run)
             parser = self._add(group, name, command.help, command.examples, command.json, run=run, needs_store=False)
+            self.running_without[command.words] = command.runs_without
             if command.add_arguments is not None:
                 command.add_arguments(parser)
 

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import logging
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api.errors import ConfigError
@@ -29,13 +30,27 @@ from ingestd.storage.backends import open_backends
 from ingestd.support.names import nearest
 from ingestd.support.streams import discard_unwritable, reader_is_gone
 
-from . import commands
 from .command_daemon import CommandDaemon
-from .command_line import CommandLine, add_configuration
+from .command_line import DEFAULTS, Command, CommandLine, add_configuration
 
-__all__ = ["main"]
+__all__ = ["command_line", "defaults", "main"]
 
 log = logging.getLogger("ingestd")
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shared", action="store_true", help="refuse a store that only one daemon can use, such as SQLite"
+    )
+
+
+_SERVE = Command(
+    "serve",
+    "ingestd.cli.serve:serve",
+    "run the daemon",
+    ["ingestd serve --config /etc/ingestd/ingestd.toml"],
+    _add_shared,
+)
 
 
 def main() -> int:
@@ -60,8 +75,7 @@ def main() -> int:
 
 
 def _main(argv: list[str]) -> int:
-    config, plugins = _load(argv)
-    cli = _command_line(plugins)
+    config, plugins, cli = _load(argv)
     try:
         arguments = cli.parser.parse_args(argv)
     finally:
@@ -73,23 +87,22 @@ def _main(argv: list[str]) -> int:
             asyncio.run(arguments.run(arguments, config, plugins))
         except ConfigError as error:  # of a sink, or of what the daemon opens
             if argv[0] == "serve":
-                _tell_other_faults(arguments.config, arguments.set, error)
+                _tell_other_faults(arguments.config, arguments.set, error, plugins)
             raise
     sys.stdout.flush()
     return 0
 
 
-def _command_line(plugins: Plugins) -> CommandLine:
+def command_line(plugins: Plugins) -> CommandLine:
+    """All commands: `serve`, and those of extensions and plugins."""
     cli = CommandLine()
-    commands.register(cli)
+    cli.add_all([_SERVE])
     register_all(plugins.manager, "register_commands", cli)
     return cli
 
 
-def _load(argv: list[str]) -> tuple[Config, Plugins]:
+def _load(argv: list[str]) -> tuple[Config, Plugins, CommandLine]:
     """Load configuration and plugins before the parser is complete, since plugins add commands."""
-    if argv and argv[0] in commands.WITHOUT_CONFIGURATION:
-        return _defaults()
     early = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     add_configuration(early)
     try:
@@ -98,42 +111,37 @@ def _load(argv: list[str]) -> tuple[Config, Plugins]:
         known = argparse.Namespace(config=None, set=[])
     try:
         config = load_config(find_config(known.config), known.set)
-        return config, load_plugins(config)
+        plugins = load_plugins(config)
+        return config, plugins, command_line(plugins)
     except ConfigError as error:
-        does_without = argv and argv[0] in commands.ANY_CONFIGURATION and known.config is None
-        if argv and not does_without and not {"-h", "--help", "--version"} & {*argv}:
-            if argv[0] == "check":
-                from .check.command import refuse  # here: few commands need it
+        config, plugins = defaults()
+        cli = command_line(plugins)
+        # A help text needs no configuration, but has only the built-in commands.
+        if argv and not {"-h", "--help", "--version"} & {*argv}:
+            without = cli.running_without.get(argv[0])
+            if without != "any" and (without != "found" or known.config is not None):
+                _check_command(cli, argv, known.config)
+                if argv[0] == "serve":
+                    _tell_other_faults(known.config, known.set, error, plugins)
+                raise
+    return config, plugins, cli
 
-                refuse(known.config, known.set, as_json="--json" in argv)
-            _check_command(argv, known.config)
-            if argv[0] == "serve":
-                _tell_other_faults(known.config, known.set, error)
-            raise
-    # A help text needs no configuration, but has only the built-in commands.
-    return _defaults()
 
-
-def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError) -> None:
+def _tell_other_faults(config: str | None, overrides: list[str], first: ConfigError, plugins: Plugins) -> None:
     """Log all faults of the configuration but the first, whose line ends the log."""
-    from .check.config_faults import every_fault  # here: few commands need it
-
-    try:
-        faults = every_fault(find_config(config), overrides)
-    except ConfigError:  # there is no file
-        return
-    for fault in faults:
-        if fault != str(first):
-            log.error("%s", fault)
+    with suppress(ConfigError):  # there is no file
+        for faults in plugins.manager.hook.find_faults(file=find_config(config), overrides=overrides):
+            for fault in faults:
+                if fault != str(first):
+                    log.error("%s", fault)
 
 
-def _check_command(argv: list[str], config: str | None) -> None:
+def _check_command(cli: CommandLine, argv: list[str], config: str | None) -> None:
     """Exit with 2 if the command line is wrong with any configuration.
 
     A faulty configuration may name the plugin that adds an unknown command. Then the fault of the configuration is more
     useful, unless the command resembles a known one.
     """
-    cli = _command_line(_defaults()[1])
     is_known = argv[0] in cli.names or bool(nearest(argv[0], cli.names))
     try:
         has_configuration = find_config(config).exists()
@@ -143,8 +151,9 @@ def _check_command(argv: list[str], config: str | None) -> None:
         cli.parser.parse_args(argv)
 
 
-def _defaults() -> tuple[Config, Plugins]:
-    config = parse_config({}, source="defaults", base=Path.cwd())
+def defaults() -> tuple[Config, Plugins]:
+    """A configuration without a file, and its plugins."""
+    config = parse_config({}, source=DEFAULTS, base=Path.cwd())
     return config, load_plugins(config)
 
 

@@ -25,12 +25,11 @@ from ingestd.http.settings import RequestSettings
 from ingestd.observability.logs import configure_logs
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.retentions import Retentions
 from ingestd.validation.schema_files import shorten
 from ingestd.validation.validator import Validator
 
-from . import schema_trial
 from .clocks import Clocks
 from .generation import Generation, differences, next_generation, renewed
 from .notifier import Notifier
@@ -162,8 +161,10 @@ class Reload:
         if before.validator.sources == after.validator.sources:
             return []
         try:
-            found = await schema_trial.warnings(after.validator, self._daemon.partitions, _TRIAL)
-            remarks = [f"the new schema of {each.name} {each.text}" for each in found]
+            trials = after.plugins.manager.hook.try_schemas(
+                validator=after.validator, partitions=self._daemon.partitions, seconds=_TRIAL
+            )
+            remarks = [f"the new schema of {each.name} {each.text}" for trial in trials for each in await trial]
         except Unavailable as error:
             remarks = [f"the new schemas were not tried on stored events: {error}"]
         for remark in remarks:

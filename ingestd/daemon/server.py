@@ -30,11 +30,11 @@ from ingestd.observability.logs import RecentLines
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.demand import Demand
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.demand import Demand
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.backends import Backends
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.store_loss import LossRecovery

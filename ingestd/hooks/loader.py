@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pluggy
@@ -42,9 +43,11 @@ from .plugin_validation import (
 )
 
 if TYPE_CHECKING:
+    from ingestd.api.backend import Partition
     from ingestd.api.check_result import CheckResult
     from ingestd.http.operators import Operators
     from ingestd.validation.schema_files import SchemaFile
+    from ingestd.validation.validator import Validator
 
 __all__ = ["Plugin", "Plugins", "load_plugins"]
 
@@ -101,6 +104,18 @@ class _ExtensionSpecs:
     @hookspec
     def check_sinks(self, sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable[Sequence[CheckResult]]:
         """Results about the destinations of sinks, which have passed their checks, for `ingestd check`."""
+        raise NotImplementedError
+
+    @hookspec
+    def find_faults(self, file: Path, overrides: Sequence[str]) -> Sequence[str]:
+        """All faults of a configuration that cannot be loaded, each as the message of its `ConfigError`."""
+        raise NotImplementedError
+
+    @hookspec
+    def try_schemas(
+        self, validator: Validator, partitions: Sequence[Partition], seconds: float
+    ) -> Awaitable[Sequence[CheckResult]]:
+        """A warning for each key of which new schemas refuse stored events. It takes no longer than `seconds`."""
         raise NotImplementedError
 
 

@@ -13,9 +13,9 @@ from ingestd.api.errors import Refused
 from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.coroutines import RequestTasks
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import problem
+from ingestd.scheduling.coroutines import RequestTasks
 from ingestd.support.ids import time_uuid
 
 from .access_log import AccessLog

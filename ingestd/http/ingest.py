@@ -15,7 +15,7 @@ from ingestd.api.errors import Failed, Forbidden, HeadersTooLarge, MethodNotAllo
 from ingestd.api.events import Request
 from ingestd.api.outcomes import Refusal
 from ingestd.pipeline.outcomes import Answer, problem
-from ingestd.pipeline.room import SMALL
+from ingestd.scheduling.room import SMALL
 from ingestd.support.ids import time_uuid
 
 from .body import ReceivedBody, too_large

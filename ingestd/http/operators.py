@@ -17,8 +17,8 @@ from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
-from ingestd.pipeline.demand import Demand
 from ingestd.pipeline.outcomes import Outcomes
+from ingestd.scheduling.demand import Demand
 from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
 from ingestd.support.unusable_ids import UnusableIds

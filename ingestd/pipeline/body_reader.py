@@ -11,13 +11,13 @@ from msgspec import Raw
 from ingestd.api.errors import TooLarge
 from ingestd.api.events import Principal, Request
 from ingestd.api.intake import Intake, Translation
+from ingestd.scheduling.room import Place
 from ingestd.support.json_text import decode_json
+from ingestd.validation.batch_parser import Batch, BatchParser
 from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import UNREADABLE, check_depth, unreadable
 
-from .batch_parser import Batch, BatchParser
 from .own_format import OwnBatches, check_batch
-from .room import Place
 
 __all__ = ["BatchReader", "IntakeReader"]
 

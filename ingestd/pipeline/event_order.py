@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
 from ingestd.api.events import Event
-
-from .coroutines import EarlyTask, Work, begin
-from .demand import Steps
+from ingestd.scheduling.coroutines import EarlyTask, Work, begin
+from ingestd.scheduling.demand import Steps
 
 __all__ = ["EventOrder", "ordering_keys"]
 

@@ -16,18 +16,18 @@ from ingestd.api.intake import Intake
 from ingestd.config import HttpOptions
 from ingestd.hooks.caller import Hooks
 from ingestd.observability.logs import current_request
+from ingestd.scheduling.room import SMALL, Place, is_long
 from ingestd.support.ids import next_uuids
 from ingestd.support.unusable_ids import UnusableIds
+from ingestd.validation.batch_parser import Batch, BatchParser
 from ingestd.validation.validator import Validator
 
-from .batch_parser import Batch, BatchParser
 from .body_reader import BatchReader, IntakeReader
 from .event_parser import STORED_FORMS, EventParser
 from .outcomes import Answer, Outcomes
 from .own_format import OwnBatches, OwnEvents
 from .processor import Awaited, Processors, Result
 from .request_events import Parts, RequestEvents
-from .room import SMALL, Place, is_long
 
 __all__ = ["Pipeline"]
 

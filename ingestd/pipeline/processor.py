@@ -22,12 +22,12 @@ from ingestd.api.journal import Append, Journal
 from ingestd.api.outcomes import Outcome
 from ingestd.api.store import Store
 from ingestd.hooks.caller import Hooks
+from ingestd.scheduling.coroutines import Work
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.placements import Placements
 
-from .coroutines import Work
 from .event_order import EventOrder
 from .resolver import Resolved, Resolver, repeated
-from .room import Backpressure
 
 __all__ = ["Awaited", "Processing", "Processor", "Processors", "Result"]
 

@@ -14,16 +14,16 @@ from ingestd.api.events import Endpoint, Event, Principal, Request, Session
 from ingestd.api.intake import MOST_MESSAGES, Message, Translation
 from ingestd.api.outcomes import Outcome
 from ingestd.hooks.caller import HookFailure
+from ingestd.scheduling.demand import FEW, Steps
+from ingestd.scheduling.room import Backpressure, NoRoom
 from ingestd.support.ids import next_uuids
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import parse_body
 
-from .demand import FEW, Steps
 from .event_parser import EventParser
 from .outcomes import Answer, Outcomes, problem
 from .processor import Processing, Result
 from .resolver import Resolved, lone_session
-from .room import Backpressure, NoRoom
 
 __all__ = ["Parts", "RequestEvents", "Sent"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from ingestd.api.errors import NotFound
-from ingestd.pipeline.demand import Demand
+from ingestd.scheduling.demand import Demand
 
 from .disclosure import Disclosure, Names, shortened
 from .journeys import SearchQueue

@@ -1,12 +1,18 @@
-"""An extension: the commands that read, move, mend and remove data: export, import, schemas, copy, backup, forget."""
+"""An extension: all commands for operators, but those of single plugins, models and the document of the API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingestd.api import hookimpl
+from ingestd.api.backend import Partition
+from ingestd.api.check_result import CheckResult
 from ingestd.cli.command_line import JSON, JSON_LINES, Command, CommandLine
 
+from . import completion, reload, systemd_units
 from .arguments import (
     add_backup_arguments,
     add_catalogue_arguments,
@@ -16,28 +22,97 @@ from .arguments import (
     add_forget_arguments,
     add_import_arguments,
     add_lake_arguments,
+    add_load_arguments,
     add_place_arguments,
     add_restore_arguments,
     add_schema_check_arguments,
+    add_upgrade_arguments,
     add_verify_arguments,
     add_webhook_arguments,
 )
+from .sinks.table import sink_commands
 
-__all__ = ["register_commands"]
+if TYPE_CHECKING:
+    from ingestd.validation.validator import Validator
+
+__all__ = ["find_faults", "register_commands", "try_schemas"]
 
 _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379/0"
+
+_GROUPS = {
+    "config": "show the configuration",
+    "events": "write the stored events to standard output, or store events of files",
+    "lake": "keep the files of a parquet sink",
+    "partitions": "show and move what the partitions of the store have",
+    "plugins": "show the plugins",
+    "schemas": "compare what callers send with the schemas",
+    "sinks": "show and control the delivery to sinks",
+    "sinks dead-letters": "show, repeat or delete the records that a sink has refused",
+    "store": "copy, check and mend the store",
+    "webhooks": "try the webhooks of platforms",
+}
 
 
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
-    commands.add_all(_commands())
-    commands.describe("lake", "keep the files of a parquet sink")
-    commands.describe("schemas", "compare what callers send with the schemas")
-    commands.describe("events", "write the stored events to standard output, or store events of files")
-    commands.describe("webhooks", "try the webhooks of platforms")
+    commands.add_all(_commands(commands))
+    for group, sentence in _GROUPS.items():
+        commands.describe(group, sentence)
 
 
-def _commands() -> Iterator[Command]:
+def _commands(cli: CommandLine) -> Iterator[Command]:
+    yield Command(
+        "reload",
+        f"{__name__}.reload:reload",
+        "have running daemons read the configuration again, and print the outcome",
+        ["ingestd reload", "ingestd reload --config /etc/ingestd/ingestd.toml --timeout 10s"],
+        reload.add_arguments,
+        runs_without="any",
+    )
+    yield Command(
+        "check",
+        f"{__name__}.check.command:check",
+        "check configuration, schemas, plugins, store and sinks",
+        ["ingestd check", "ingestd check --config new.toml --json"],
+        json=JSON,
+        runs_without="any",
+    )
+    yield Command(
+        "config show",
+        f"{__name__}.config:show",
+        "print the configuration in force, secrets hidden",
+        ["ingestd config show", "ingestd config show --set http.max_body=2MiB"],
+        json=JSON,
+    )
+    yield Command(
+        "store acknowledge-loss",
+        f"{__name__}.mending:acknowledge_loss",
+        "go on without the data that the store has lost",
+        ["ingestd store acknowledge-loss"],
+    )
+    yield Command(
+        "store upgrade",
+        f"{__name__}.mending:upgrade",
+        "upgrade the store of an earlier version, without a running daemon, and keep a copy",
+        ["ingestd store upgrade", "ingestd store upgrade --no-copy"],
+        add_upgrade_arguments,
+    )
+    yield Command(
+        "partitions show",
+        f"{__name__}.partitions:show",
+        "show the partitions of the store, and which tenants load them",
+        ["ingestd partitions show", "ingestd partitions show shop --json"],
+        add_load_arguments,
+        json=JSON_LINES,
+    )
+    yield Command(
+        "plugins list",
+        f"{__name__}.config:list_plugins",
+        "show the plugins in force and their origin",
+        ["ingestd plugins list"],
+        json=JSON_LINES,
+    )
+    yield from sink_commands()
     yield Command(
         "events export",
         f"{__name__}.export:export_events",
@@ -149,3 +224,35 @@ def _commands() -> Iterator[Command]:
         ['ingestd webhooks test de order.json --header "X-Shopify-Topic: orders/create"'],
         add_webhook_arguments,
     )
+    yield Command(
+        "install-units",
+        f"{__name__}.systemd_units:install_units",
+        "install the systemd units",
+        ["ingestd install-units --dry-run", "ingestd install-units --prefix /opt/ingestd --outgoing"],
+        systemd_units.add_arguments,
+        runs_without="any",
+    )
+    yield Command(
+        "completion",
+        f"{__name__}.completion:print_completion",
+        "print a shell completion script",
+        ["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
+        partial(completion.add_arguments, command_line=cli.parser),
+        runs_without="found",
+    )
+
+
+@hookimpl
+def find_faults(file: Path, overrides: Sequence[str]) -> Sequence[str]:
+    from .check.config_faults import every_fault  # here: few commands need it
+
+    return every_fault(file, overrides)
+
+
+@hookimpl
+def try_schemas(
+    validator: Validator, partitions: Sequence[Partition], seconds: float
+) -> Awaitable[Sequence[CheckResult]]:
+    from .contracts.trial import warnings  # here: few commands need it
+
+    return warnings(validator, partitions, seconds)

@@ -12,8 +12,8 @@ from ingestd.support.names import check_name
 __all__ = [
     "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
     "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_lake_arguments",
-    "add_place_arguments", "add_restore_arguments", "add_schema_check_arguments", "add_verify_arguments",
-    "add_webhook_arguments",
+    "add_load_arguments", "add_place_arguments", "add_restore_arguments", "add_schema_check_arguments",
+    "add_upgrade_arguments", "add_verify_arguments", "add_webhook_arguments",
 ]  # fmt: skip
 
 
@@ -137,6 +137,12 @@ def add_backup_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the file to write; it must not exist")
 
 
+def add_upgrade_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-copy", action="store_true", help="keep no copy of the former file, for a disk without room for it"
+    )
+
+
 def add_restore_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
 
@@ -176,6 +182,10 @@ def _id(text: str) -> str:
 
 def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one of the type parquet")
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenants", metavar="TENANT", nargs="*", help="only these tenants, and their partitions")
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,11 +16,12 @@ from ingestd.config import Config
 from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
-from ingestd.storage.record_selection import RecordSelection
 from ingestd.support.names import nearest
 from ingestd.support.streams import reader_is_gone
 from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
+
+from .record_selection import RecordSelection
 
 __all__ = ["RecordReader", "export_events"]
 

@@ -28,7 +28,6 @@ from ingestd.api.backend import Partition
 from ingestd.api.contents import Contents, Entry, kind_of, namespace_of
 from ingestd.api.errors import CommandError, Unavailable, WriteConflict
 from ingestd.api.output import write_result
-from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import QUICK_LOOK, Backends, open_backends
@@ -40,6 +39,7 @@ from ingestd.support.terminal import printable
 from .moving.known_keys import HOME, KnownKeys, texts_in
 from .moving.sink_shares import SINK_KINDS
 from .moving.states import parts_of
+from .sinks.progress_bar import ProgressBar
 
 __all__ = ["Moved", "TenantMove", "place"]
 

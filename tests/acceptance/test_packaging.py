@@ -115,7 +115,7 @@ def test_an_installed_ingestd_stores_an_event(installed: Stranger, version: str,
 
 def shipped(root: Path) -> set[str]:
     """The files of a tree that belong into a wheel, by their places in it."""
-    packaged = ("plugins", "schemas", "conf", "systemd")
+    packaged = ("plugins", "schemas", "conf", "systemd", "testing")
     places = {"ingestd": "ingestd"} | {name: f"ingestd/{name}" for name in packaged}
     places |= {"clients/browser": "ingestd/clients/browser", "clients/python": "ingestd/client"}
     return {"ingestd/clients/__init__.py"} | {

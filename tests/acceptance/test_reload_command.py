@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ingestd.daemon.run_file import RunFile, RunState, find_run_files, hold_run_file
-from ingestd.daemon.running_daemons import find_daemons
+from ingestd.plugins.tools.running_daemons import find_daemons
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.distribution import write_distribution
 from tests.support.forked import INGESTD, Command
 from tests.support.init import Init
 from tests.support.redis_shop import redis_shop
@@ -154,6 +155,26 @@ def test_files_of_a_killed_daemon_are_ignored_if_its_process_id_is_used_again(tm
         assert f"no daemon runs with the run directory {directory}" in done.stderr
         assert other.poll() is None
         other.kill()
+
+
+def test_a_plugin_that_cannot_add_its_commands_does_not_stop_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = """
+        from ingestd.api import hookimpl
+
+        @hookimpl
+        def register_commands(commands):
+            raise RuntimeError
+    """
+    site = write_distribution(tmp_path / "site", "broken", modules={"broken": module}, plugins={"broken": "broken"})
+    shop = Shop(tmp_path)
+    with shop.serve():
+        monkeypatch.setenv("PYTHONPATH", str(site))  # of the command alone: the daemon knows no such plugin
+        shop.config.write_text(f'{shop.config.read_text()}\n[plugins]\nalso = ["broken"]\n')
+        done = run_ingestd("reload", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "refused, generation 1 stays in force" in done.stderr
 
 
 def test_without_a_daemon_the_command_fails_and_creates_nothing(tmp_path: Path) -> None:

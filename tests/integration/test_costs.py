@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ingestd.api.errors import CommandError
 from ingestd.api.store import key_digest
 from ingestd.api.times import now
-from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.attribution.report import total
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.cost_file import CostFile, read_cost_file

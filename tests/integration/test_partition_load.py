@@ -11,7 +11,7 @@ import pytest
 
 from ingestd.api.backend import Backend
 from ingestd.api.events import Record
-from ingestd.cli.partitions import look_at_load
+from ingestd.plugins.tools.partitions import look_at_load
 from tests.support.backends import sqlite_backend
 
 NOW = 1_700_000_000_000

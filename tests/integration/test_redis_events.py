@@ -23,14 +23,14 @@ from ingestd.api.events import Endpoint, Event, Principal, Session
 from ingestd.api.options import Duration
 from ingestd.api.store import State, state_key
 from ingestd.hooks.caller import HookFailure, Hooks
-from ingestd.pipeline import demand
 from ingestd.pipeline.processor import Awaited, Processor, Result
 from ingestd.pipeline.resolver import Resolved, Resolver
-from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.scheduling import demand
+from ingestd.scheduling.room import Backpressure
 from tests.support.backends import sqlite_backend
 from tests.support.journals import read_all
 from tests.support.redis_server import RedisServer, redis_server

@@ -15,7 +15,6 @@ import pytest
 from ingestd.api import times
 from ingestd.api.errors import BadRequest, NotFound
 from ingestd.api.events import Record
-from ingestd.pipeline.demand import Demand
 from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
@@ -27,6 +26,7 @@ from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.reports.sales import Shop, latest_orders, make_sales
 from ingestd.plugins.reports.text import Form, members
 from ingestd.plugins.sources import Channels
+from ingestd.scheduling.demand import Demand
 from tests.integration.test_reports import ARRIVALS, DAY, IDS, RULES, touch_of, traffic
 from tests.support.attribution import START, attributing
 from tests.support.backends import PluginDaemon

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ingestd.api.events import Record
-from ingestd.daemon.schema_trial import try_schemas, warnings
+from ingestd.plugins.tools.contracts.trial import try_schemas, warnings
 from ingestd.validation.schema_files import DRAFT
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend

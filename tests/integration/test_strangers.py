@@ -28,9 +28,9 @@ from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Answer, Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
+from ingestd.scheduling.room import Backpressure
 from ingestd.validation.validator import Validator
 from tests.integration.test_redis_attribution import on_redis, opener
 from tests.support.attribution import START, OpenBackend, attributing

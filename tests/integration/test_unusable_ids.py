@@ -26,11 +26,11 @@ from ingestd.observability.unusable_id_reports import IdField, UnusableIdReports
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Answer, Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.identity import IdentityPlugin
 from ingestd.plugins.session import SessionPlugin
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
+from ingestd.scheduling.room import Backpressure
 from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend

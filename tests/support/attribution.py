@@ -17,8 +17,8 @@ from ingestd.api.backend import Backend
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Endpoint, Event, Record
 from ingestd.api.options import Duration
-from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.consumer import AttributionConsumer
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.support.unusable_ids import UnusableIds
 
 from .attribution_reference import Reference, Rules

@@ -25,8 +25,8 @@ from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
-from ingestd.pipeline.room import Backpressure
 from ingestd.plugins.session import SessionPlugin
+from ingestd.scheduling.room import Backpressure
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 

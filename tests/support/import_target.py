@@ -12,10 +12,10 @@ from ingestd.api.backend import Backend
 from ingestd.api.consumer import Consumer
 from ingestd.config import parse_config
 from ingestd.hooks.loader import load_plugins
-from ingestd.plugins.attribution import AttributionPlugin
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.tools.importing.command import import_events
+from ingestd.plugins.tools.record_selection import RecordSelection
 from ingestd.storage.backends import open_backends
-from ingestd.storage.record_selection import RecordSelection
 
 from .imports import written
 from .journals import read_all, running

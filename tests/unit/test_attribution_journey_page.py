@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyQuery
-from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.explanation import explain_order, text_lines
 from ingestd.plugins.attribution.models import MODELS
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.journeys import JourneyReader
 from ingestd.plugins.sources import Channels

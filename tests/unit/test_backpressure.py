@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ingestd.api.errors import Unavailable
-from ingestd.pipeline.demand import FEW, Demand
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.demand import FEW, Demand
+from ingestd.scheduling.room import Backpressure
 
 
 class Batch:
@@ -165,7 +165,7 @@ async def test_a_flood_on_few_connections_counts_despite_its_pauses_after_commit
 
 
 async def test_a_task_that_gives_way_continues_right_after_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.demand._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.scheduling.demand._LONGEST_REST", 3600)
     backpressure = Backpressure(100_000)
     few = await batches(backpressure, 100, 100)
     await backpressure.demand.give_way(0)  # two batches are no burst
@@ -186,7 +186,7 @@ async def test_an_endless_burst_does_not_stop_a_task_that_gives_way() -> None:
 
 
 async def test_a_flood_gets_no_more_of_the_event_loop_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.pipeline.demand._LONGEST_REST", 3600)
+    monkeypatch.setattr("ingestd.scheduling.demand._LONGEST_REST", 3600)
     clock = Clock()
     backpressure = Backpressure(100_000, demand=Demand(clock))
     made = await batches(backpressure, *[100] * 64)

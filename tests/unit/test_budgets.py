@@ -12,20 +12,23 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 1_100, "api": 3_980, "config": 340, "validation": 1_180, "hooks": 990, "consumers": 1_440,
-    "delivery": 2_300, "storage": 1_490, "observability": 1_300, "pipeline": 2_520, "http": 3_030, "daemon": 2_230,
-    "cli": 3_600, "testing": 2_660,
+    "support": 1_290, "api": 3_790, "config": 340, "scheduling": 640, "validation": 1_520, "hooks": 1_000,
+    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_300, "pipeline": 1_550, "http": 3_030,
+    "daemon": 1_930, "cli": 420,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
-    "sources": 620, "segment": 570, "webhooks": 1_190, "sinks": 5_440, "console": 2_853, "openapi": 430, "tools": 6_150,
+    "sources": 620, "segment": 570, "webhooks": 1_190, "sinks": 5_440, "console": 2_860, "openapi": 430, "tools": 9_720,
     "models": 1_700,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
     **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
+    "testing": 2_660,
     "clients/python": 570,
 }
+KERNEL_LINES = 22_000
+"""Of all Python in `ingestd/`."""
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
 
@@ -39,6 +42,10 @@ def test_a_folder_stays_within_its_budget(folder: str) -> None:
     lines, budget = lines_of(ROOT / folder), BUDGETS[folder]
     assert lines <= budget, f"{folder}: move something out, or say in the commit why nothing can go"
     assert lines >= budget * (1 - _SLACK) - 20, f"{folder}: lower its budget to {lines}"
+
+
+def test_the_kernel_stays_within_its_budget() -> None:
+    assert KERNEL_LINES - 100 <= lines_of(ROOT / "ingestd") <= KERNEL_LINES
 
 
 def test_every_folder_has_a_budget() -> None:

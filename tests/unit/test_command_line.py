@@ -9,23 +9,10 @@ import re
 import shlex
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from ingestd.cli import commands
-from ingestd.cli.command_line import CommandLine
-from ingestd.config import parse_config
-from ingestd.hooks.caller import register_all
-from ingestd.hooks.loader import load_plugins
-
-
-def command_line() -> CommandLine:
-    cli = CommandLine()
-    commands.register(cli)
-    plugins = load_plugins(parse_config({}, source="defaults", base=Path.cwd()))
-    register_all(plugins.manager, "register_commands", cli)
-    return cli
+from ingestd.cli.main import command_line, defaults
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -37,7 +24,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
                 yield from parsers(below)
 
 
-CLI = command_line()
+CLI = command_line(defaults()[1])
 PARSERS = {parser.prog: parser for parser in parsers(CLI.parser)}
 COMMANDS = {name: parser for name, parser in PARSERS.items() if parser.get_default("run") is not None}
 

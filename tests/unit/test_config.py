@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Duration, Options, Size, read_options
 from ingestd.api.sink import Sink
-from ingestd.cli.config import to_toml
 from ingestd.config import SECTIONS, Config, find_config, load_config
 from ingestd.config.overrides import apply_overrides
 from ingestd.delivery import SinkOptions
+from ingestd.plugins.tools.config import to_toml
 
 
 def load(folder: Path, text: str, *arguments: str) -> Config:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.cli.check.config_faults import every_fault
+from ingestd.plugins.tools.check.config_faults import every_fault
 from tests.support.examples import examples
 
 # Faulty lines by section, each with the expected message.

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.options import Address, Duration, HostName, NamedOptions, Network, Options, Origin, Size, Url
-from ingestd.cli.config import as_facts, as_toml, to_toml
 from ingestd.config import SECTIONS, Config, StoreUrl, load_config, parse_config
 from ingestd.delivery import read_sink_options
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.plugins.reports.periods import TimeZone
 from ingestd.plugins.token_buckets import Rate
+from ingestd.plugins.tools.config import as_facts, as_toml, to_toml
 
 BASE = Path("/base")
 

@@ -21,7 +21,7 @@ RETIRED = (
 
 
 def sources() -> list[Path]:
-    return [path for folder in ("ingestd", "plugins") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for folder in ("ingestd", "plugins", "testing") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def names_of_the_code() -> set[str]:

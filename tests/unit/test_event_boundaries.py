@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest
-from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
-from ingestd.pipeline.event_boundaries import SplitBatch, split_batch
+from ingestd.validation.batch_parser import MAX_EVENTS, BatchParser
+from ingestd.validation.event_boundaries import SplitBatch, split_batch
 from ingestd.validation.validator import parse_body
 
 VALUES = st.recursive(

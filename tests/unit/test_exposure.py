@@ -11,7 +11,6 @@ import pytest
 from ingestd.api.events import Record
 from ingestd.api.options import is_local, read_options
 from ingestd.api.sink import Sink
-from ingestd.cli.check.config_faults import sink_risks
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.nats import NatsSink
@@ -19,6 +18,7 @@ from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.plugins.sinks.webhook import WebhookSink
+from ingestd.plugins.tools.check.risks import sink_risks
 
 
 class Faulty(Sink):

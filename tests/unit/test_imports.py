@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
 LONG = {
     "prometheus_client",
     "tornado",
@@ -44,3 +46,33 @@ def test_built_in_schemas_need_no_jsonschema() -> None:
     found = imported("from ingestd.validation.validator import Validator\nValidator.load()")
     assert "jsonschema_rs" in found
     assert not found & {"jsonschema", "referencing"}
+
+
+@pytest.mark.long
+def test_each_module_can_be_the_first_to_be_imported() -> None:
+    # In `make test`, test_layers.py finds circles of imports without an import.
+    paths = [
+        path for folder in ("ingestd", "plugins", "testing", "clients/python") for path in (ROOT / folder).rglob("*.py")
+    ]
+    names = sorted({_name(path.relative_to(ROOT)) for path in paths})
+    done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *names], stderr=subprocess.PIPE, text=True, check=False)
+    assert not done.stderr
+
+
+def _name(path: Path) -> str:
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    if name.startswith(("plugins", "testing")):
+        return f"ingestd.{name}"
+    return name.replace("clients.python", "ingestd.client")
+
+
+_EACH_FIRST = """
+import importlib, os, sys
+import aiosqlite, asyncpg, confluent_kafka, jsonschema, nats, prometheus_client, redis.asyncio, tornado.httpserver
+for name in sys.argv[1:]:
+    if os.fork() == 0:
+        importlib.import_module(name)
+        os._exit(0)
+    os.wait()
+"""
+"""A process that has imported other packages, and forks for each module."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingestd.api.journal import JournalStats, RecordInfo
-from ingestd.cli.sinks.moments import first_since, parse_point
+from ingestd.plugins.tools.sinks.moments import first_since, parse_point
 
 
 @pytest.mark.parametrize(

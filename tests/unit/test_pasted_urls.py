@@ -33,7 +33,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def test_no_punctuation_follows_a_url() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {match[0]}"
-        for folder in ("ingestd", "plugins", "scripts")
+        for folder in ("ingestd", "plugins", "testing", "scripts")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if "ingestd/plugins" not in str(path)
         for line, text in texts(path)

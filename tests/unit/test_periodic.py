@@ -32,7 +32,7 @@ def test_the_page_lists_all_times_of_a_daemon() -> None:
 
 def test_each_time_is_used() -> None:
     used = set()
-    for folder in ("ingestd", "plugins"):
+    for folder in ("ingestd", "plugins", "testing"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "TIMING":
@@ -94,7 +94,7 @@ def test_endless_loops_are_few() -> None:
     """Work that is repeated after a pause is done by `every`. These read something until its end."""
     loops = sum(
         path.read_text().count("while True:")
-        for folder in ("ingestd", "plugins")
+        for folder in ("ingestd", "plugins", "testing")
         for path in (ROOT / folder).rglob("*.py")
     )
     assert loops <= 26

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ingestd.api.errors import BadRequest, Forbidden, SchemaFault, TooLarge
 from ingestd.api.events import Endpoint
 from ingestd.observability.metrics.refusals import MAX_SERIES, OTHER, RefusalCounter, RefusalLabels
-from ingestd.pipeline.batch_parser import BatchParser
 from ingestd.plugins.auth.replays import ReplayRules
 from ingestd.plugins.identity import TraitBounds
+from ingestd.validation.batch_parser import BatchParser
 from ingestd.validation.validator import Validator
 from tests.support.examples import examples
 

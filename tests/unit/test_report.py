@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingestd.api.check_result import CheckResult, Status, fault, show_age, show_size
 from ingestd.api.errors import ConfigError, SinkRetry, Unavailable
 from ingestd.api.options import Options, Secret, Url
-from ingestd.cli.check.report import Report
+from ingestd.plugins.tools.check.report import Report
 from tests.support.terminal import HOSTILE
 
 STATUSES: tuple[Status, ...] = ("ok", "warning", "unavailable", "broken")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.pipeline.coroutines import RequestTasks
+from ingestd.scheduling.coroutines import RequestTasks
 
 whose: ContextVar[int | None] = ContextVar("whose", default=None)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import Unavailable
 from ingestd.api.events import Endpoint, Principal, Request
-from ingestd.pipeline.room import Backpressure, NoRoom, Place
+from ingestd.scheduling.room import Backpressure, NoRoom, Place
 
 MIB = 1 << 20
 BUFFERED = 24 * MIB

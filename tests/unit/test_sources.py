@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import read_options
-from ingestd.plugins.attribution import AttributionPlugin
 from ingestd.plugins.attribution.arrivals import Arrivals, Referrers
 from ingestd.plugins.attribution.channel_command import arrival
+from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.attribution.touches import Exclusions
 from ingestd.plugins.sources import Channels, ClickId, ClickSource, SourceRules, click_id_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ingestd.api.options import since
 from ingestd.api.times import FIRST, LAST, format_time, parse_time
-from ingestd.cli.sinks.moments import parse_point
+from ingestd.plugins.tools.sinks.moments import parse_point
 
 
 @st.composite

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.pipeline.room import Turns
+from ingestd.scheduling.room import Turns
 
 MOST = 10
 

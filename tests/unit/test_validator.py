@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import BadRequest, ConfigError, Refused, SchemaViolation, UnknownKey
-from ingestd.pipeline.batch_parser import MAX_EVENTS, BatchParser
+from ingestd.validation.batch_parser import MAX_EVENTS, BatchParser
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.faults import MAX_VIOLATIONS
 from ingestd.validation.schema_files import DRAFT

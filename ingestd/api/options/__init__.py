@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_ty
 import msgspec
 
 from ingestd.api.errors import ConfigError
+from ingestd.support.hosts import HostName, Origin, has_credentials, is_local, password_in_clear, remote_host
 from ingestd.support.names import hint
 
-from .hosts import HostName, Origin, has_credentials, is_local, password_in_clear, remote_host
 from .secret import Secret, Url
 from .types import POSITIVE, Address, Duration, Network, PositiveDuration, PositiveSize, Size, since
 

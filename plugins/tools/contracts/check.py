@@ -10,11 +10,12 @@ from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
 from ingestd.api.output import write_result
 from ingestd.config import Config
-from ingestd.daemon.schema_trial import Trial, try_schemas
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import printable, table
 from ingestd.validation.validator import Validator
+
+from .trial import Trial, try_schemas
 
 __all__ = ["check_schemas"]
 

@@ -15,15 +15,15 @@ from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
 from ingestd.cli.command_daemon import CommandDaemon
-from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.config import Config
 from ingestd.delivery import make_sink_consumer
 from ingestd.hooks.loader import Plugins
 from ingestd.pipeline.processor import Processor
-from ingestd.pipeline.room import Backpressure
+from ingestd.scheduling.room import Backpressure
 from ingestd.storage.backends import Backends, open_backends
 from ingestd.validation.validator import Validator
 
+from ..sinks.progress_bar import ProgressBar
 from .file_form import intake_of
 from .import_resolver import ImportResolver
 from .importer import Importer, Room, chunks

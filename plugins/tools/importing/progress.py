@@ -9,8 +9,7 @@ from itertools import count
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from ingestd.cli.sinks.progress_bar import ProgressBar
-
+from ..sinks.progress_bar import ProgressBar
 from .lines import InputFiles
 
 __all__ = ["Interrupted", "Interruption", "Progress"]

@@ -10,13 +10,13 @@ from functools import partial
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.delivery.progress import PROGRESS
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, write_mark
 from ingestd.storage.placements import index_of_tenant
 
+from ..sinks.progress_bar import ProgressBar
 from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
 from .record_copy import Cut, RecordCopy, cuts_of, in_order, lowest, merged, regrouping_of

@@ -10,11 +10,11 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
-from ingestd.cli.sinks.progress_bar import ProgressBar
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, read_mark, write_mark
 from ingestd.storage.placements import read_map, unfinished
 
+from ..sinks.progress_bar import ProgressBar
 from .journals import JournalDigest, compare_journals, copy_cursors, copy_records, differing_cursors
 from .ledger import KindDigest, Ledger
 from .sides import Side

@@ -11,13 +11,13 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError, SinkFailure, SinkRetry
 from ingestd.api.output import write_result
 from ingestd.api.sink import Digest, Sink
-from ingestd.cli.sinks.partitions import check_configured
-from ingestd.cli.sinks.running import make_feeder
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import printable, table
 
+from ..sinks.partitions import check_configured
+from ..sinks.running import make_feeder
 from .expected import HOUR, Expected, by_day, find_due
 
 __all__ = ["verify"]

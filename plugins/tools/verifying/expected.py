@@ -12,13 +12,14 @@ from ingestd.api.backend import Partition
 from ingestd.api.events import Record
 from ingestd.api.imported import is_completed
 from ingestd.api.sink import Digest
-from ingestd.cli.sinks.durable import read_durable
-from ingestd.cli.sinks.moments import first_since
-from ingestd.cli.sinks.partitions import named
 from ingestd.delivery import SinkConsumer
 from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.transforms import make_filter
 from ingestd.support.record_head import read_head
+
+from ..sinks.durable import read_durable
+from ..sinks.moments import first_since
+from ..sinks.partitions import named
 
 __all__ = ["HOUR", "Due", "Expected", "Seen", "find_due"]
 

@@ -19,9 +19,10 @@ from ingestd.api.options import Duration
 from ingestd.api.output import write
 from ingestd.config import Config, find_config
 from ingestd.daemon.run_file import RunFile, RunState, runtime_directory
-from ingestd.daemon.running_daemons import RunningDaemon, RunningDaemons, find_daemons, systemd_unit, user_of
 from ingestd.hooks.loader import Plugins
 from ingestd.support.terminal import printable
+
+from .running_daemons import RunningDaemon, RunningDaemons, find_daemons, systemd_unit, user_of
 
 __all__ = ["add_arguments", "reload"]
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
-from ingestd.validation.validator import UNREADABLE, unreadable
+from ingestd.scheduling.demand import Steps
 
-from .demand import Steps
 from .event_boundaries import split_batch
+from .validator import UNREADABLE, unreadable
 
 __all__ = ["MAX_EVENTS", "Batch", "BatchParser"]
 

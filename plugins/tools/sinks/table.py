@@ -16,7 +16,7 @@ __all__ = ["sink_commands"]
 def sink_commands() -> Iterator[Command]:
     yield Command(
         "sinks status",
-        "ingestd.cli.sinks.status:status",
+        f"{__package__}.status:status",
         "show the progress of each sink, its failures and its dead letters",
         ["ingestd sinks status", "ingestd sinks status warehouse --json"],
         _add_names,
@@ -24,7 +24,7 @@ def sink_commands() -> Iterator[Command]:
     )
     yield Command(
         "sinks replay",
-        "ingestd.cli.sinks.replay:replay",
+        f"{__package__}.replay:replay",
         "write records to a sink again",
         [
             "ingestd sinks replay warehouse --from 2h",
@@ -37,9 +37,9 @@ def sink_commands() -> Iterator[Command]:
         ("pause", "stop writing to a sink until it is resumed"),
         ("resume", "continue writing to a paused sink"),
     ):
-        target = f"ingestd.cli.sinks.pausing:{name}"
+        target = f"{__package__}.pausing:{name}"
         yield Command(f"sinks {name}", target, what, [f"ingestd sinks {name} warehouse"], _add_name, json=JSON)
-    letters, module = "sinks dead-letters", "ingestd.cli.sinks.letters"
+    letters, module = "sinks dead-letters", f"{__package__}.letters"
     example = f"ingestd {letters}"
     yield Command(
         f"{letters} list",

@@ -21,6 +21,7 @@ from ingestd.api.check_result import CheckResult, fault
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 from ingestd.api.output import write_result
+from ingestd.cli.command_line import DEFAULTS
 from ingestd.config import Config, find_config
 from ingestd.daemon.generation import check_intakes
 from ingestd.daemon.listening import answers_events, bind, readiness
@@ -31,15 +32,18 @@ from ingestd.hooks.loader import Plugins
 from ingestd.http.routes import BASE_PATH
 from ingestd.validation.validator import Validator
 
-from .config_faults import every_fault, show_risks, sink_risks, url_risks
+from .config_faults import every_fault
 from .report import Report
+from .risks import show_risks, sink_risks, url_risks
 from .store import look_at_store
 
-__all__ = ["check", "refuse"]
+__all__ = ["check"]
 
 
 async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Print the results. Raises `ConfigError` or `Unavailable` with all faults, if there are any."""
+    if config.source == DEFAULTS:
+        _refuse(arguments.config, arguments.set, as_json=arguments.json)
     report = Report(config.source)
     report.hide([config, *(plugin.options for plugin in plugins.loaded)])
     report.add("versions", _versions())
@@ -64,7 +68,7 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     _print(report, as_json=arguments.json)
 
 
-def refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
+def _refuse(path: str | None, overrides: Sequence[str], *, as_json: bool) -> NoReturn:
     """`check` of an invalid configuration: print and raise all of its faults."""
     try:
         file = find_config(path)

@@ -8,7 +8,7 @@ import socket
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ingestd.support.addresses import ascii_domain, ip_address
+from .addresses import ascii_domain, ip_address
 
 __all__ = ["HostName", "Origin", "has_credentials", "is_local", "password_in_clear", "remote_host"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from .demand import Steps
+from ingestd.scheduling.demand import Steps
 
 __all__ = ["SplitBatch", "split_batch"]
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from ingestd.api.backend import DaemonProcess
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
 from ingestd.config import load_config
+from ingestd.daemon.run_file import RunFile, RunState, find_run_files, runtime_directory
 from ingestd.hooks.loader import load_plugins
 from ingestd.storage.backends import Backends
-
-from .run_file import RunFile, RunState, find_run_files, runtime_directory
 
 __all__ = ["RunningDaemon", "RunningDaemons", "find_daemons", "systemd_unit", "user_of"]
 

@@ -16,7 +16,6 @@ from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNe
 from ingestd.api.journal import Cursor, Journal, JournalStats
 from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
-from ingestd.daemon import schema_trial
 from ingestd.hooks.caller import HookFailure
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import Backends, open_backends
@@ -25,6 +24,7 @@ from ingestd.storage.placements import unfinished
 from ingestd.storage.store_loss import CURE
 from ingestd.validation.validator import Validator
 
+from ..contracts import trial
 from .report import Report
 from .state import look_at_state
 
@@ -75,7 +75,7 @@ async def look_at_store(
             there = [each for each in backends.partitions if each.name not in missing]
             report.add("journal", await look_at_state(there, config))
             if validator is not None:
-                report.add("schemas", await schema_trial.warnings(validator, there, _TRIAL))
+                report.add("schemas", await trial.warnings(validator, there, _TRIAL))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
             lags = [lag for each in partitions for lag in await _lags(each, now)]

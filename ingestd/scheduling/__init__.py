@@ -1,0 +1,1 @@
+"""Who has the event loop now, and who waits: room, demand, and the tasks of requests."""
