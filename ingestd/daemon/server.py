@@ -22,10 +22,12 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
-from ingestd.http.app import SERVERS, Ingest, IngestListener
+from ingestd.http.app import Ingest, IngestListener, MakeServer
+from ingestd.http.client_connection import StartRequest
 from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
+from ingestd.http.server.server import FastServer
 from ingestd.observability.logs import LogKeeper
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
@@ -207,7 +209,7 @@ class Server:
             )  # fmt: skip
             await stack.enter_async_context(serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
-            public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
+            public = self._make_listener(generation, ingest.start_request, connections)
             self.watch(connections.watch(), name="http: timeouts")
             self._events_at = listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(
@@ -229,6 +231,15 @@ class Server:
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
+
+    def _make_listener(
+        self, generation: Generation, start_request: StartRequest, connections: Connections
+    ) -> IngestListener:
+        """The listener for events, of the server that `[http] server` chooses."""
+        servers: dict[str, MakeServer] = {"fast": FastServer}
+        register_all(generation.plugins.manager, "register_servers", servers)
+        options = generation.config.http
+        return servers[options.server](start_request, options, connections)
 
     def _look_after_itself(self) -> Clocks:
         clocks = Clocks(self.partitions, self._metrics)

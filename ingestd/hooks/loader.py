@@ -45,6 +45,7 @@ from .plugin_validation import (
 if TYPE_CHECKING:
     from ingestd.api.backend import Partition
     from ingestd.api.check_result import CheckResult
+    from ingestd.http.app import MakeServer
     from ingestd.http.operators import Operators
     from ingestd.observability.logs import LogKeeper
     from ingestd.validation.schema_files import SchemaFile
@@ -101,6 +102,10 @@ class _ExtensionSpecs:
     @hookspec
     def register_routes(self, operators: Operators) -> None:
         """Add a part to the operators' listener, once at the start: `operators.parts.append(part)`."""
+
+    @hookspec
+    def register_servers(self, servers: dict[str, MakeServer]) -> None:
+        """Add HTTP servers for events, by the values of `[http] server`."""
 
     @hookspec
     def make_log_keeper(self) -> LogKeeper:

@@ -13,13 +13,13 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 1_290, "api": 3_790, "config": 340, "scheduling": 640, "validation": 1_520, "hooks": 1_010,
-    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_140, "pipeline": 1_550, "http": 3_030,
-    "daemon": 1_930, "cli": 420,
+    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_140, "pipeline": 1_550, "http": 2_740,
+    "daemon": 1_940, "cli": 420,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
     "sources": 620, "segment": 570, "webhooks": 1_190, "sinks": 5_440, "console": 2_980, "openapi": 430, "tools": 9_720,
-    "models": 1_700,
+    "models": 1_700, "tornado_server": 310,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
@@ -27,7 +27,7 @@ BUDGETS = {
     "testing": 2_660,
     "clients/python": 570,
 }
-KERNEL_LINES = 22_000
+KERNEL_LINES = 21_800
 """Of all Python in `ingestd/`."""
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
