@@ -14,7 +14,6 @@ from ingestd.consumers.erasures import last_erasure
 from ingestd.consumers.group import Consumers
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.http.operators import OperatorsPart
-from ingestd.observability.logs import RecentLines
 from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
 __all__ = ["Forgotten"]
@@ -34,12 +33,10 @@ class Forgotten:
         partitions: Sequence[Partition],
         consumers: PartitionConsumers,
         operators: Sequence[OperatorsPart],
-        lines: RecentLines,
     ) -> None:
         """`operators` may get parts later."""
         self._parts = [*zip(partitions, consumers.groups, strict=True)]
         self._operators = operators
-        self._lines = lines
         self._known: dict[str, str | None] = {}
         """The last erasure of each partition, without those that could not be read yet."""
         self._versions: dict[str, Hashable] = {}
@@ -69,4 +66,3 @@ class Forgotten:
             group.person_forgotten()
             for part in self._operators:
                 part.forget()
-            self._lines.forget()

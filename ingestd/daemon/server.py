@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,13 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
 from ingestd.hooks.loader import Plugins
-from ingestd.http.app import SERVERS, Ingest, IngestListener
+from ingestd.http.app import Ingest, IngestListener, MakeServer
+from ingestd.http.client_connection import StartRequest
 from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
-from ingestd.observability.logs import RecentLines
+from ingestd.http.server.server import FastServer
+from ingestd.observability.logs import LogKeeper
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
@@ -97,7 +99,6 @@ class Server:
         """The address for events. It is another one if the configuration asks for any port, or a socket is passed."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Shutdown | None = None
-        self._lines = RecentLines()
         self._outcomes = Outcomes(self._metrics)
         self._operators: list[OperatorsPart] = []
         self.config_path = os.path.abspath(config.source)
@@ -166,7 +167,7 @@ class Server:
         raise_file_limit(files_needed(config.http.max_connections))
         inherited = inherited_sockets()
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(_collecting(self._lines))
+            stack.enter_context(_kept(generation.plugins.manager.hook.make_log_keeper()))
             run_file = hold_run_file(self._run_state)
             stack.callback(run_file.release)
             async with self._waits.wait("starting: opening the store"):
@@ -188,7 +189,7 @@ class Server:
             stack.push_async_callback(self._stop_consumers, consumers)
             if len(self.partitions) > 1:
                 self.watch(self._backends.follow_placements(), name="placements")
-            self.watch(Forgotten(self.partitions, consumers, self._operators, self._lines).follow(), name="erasures")
+            self.watch(Forgotten(self.partitions, consumers, self._operators).follow(), name="erasures")
             retentions = sizes.journals = await self._measure_journals(consumers, backpressures)
             health = Health(self.partitions, self._losses, retentions, clocks.remark)
             metrics.store_up.set_function(health.able)
@@ -208,7 +209,7 @@ class Server:
             )  # fmt: skip
             await stack.enter_async_context(serving_operators(ops, config.ops.listen, inherited.get(OPERATORS)))
             connections = Connections(config.http, metrics, ingest.refusal)
-            public = SERVERS[config.http.server](ingest.start_request, config.http, connections)
+            public = self._make_listener(generation, ingest.start_request, connections)
             self.watch(connections.watch(), name="http: timeouts")
             self._events_at = listen(public, config.http.listen, "events", inherited.get(EVENTS))
             stack.push_async_callback(
@@ -230,6 +231,15 @@ class Server:
             log.info("ready: ingestd %s, %d event keys", __version__, len(generation.validator.keys))
             await stop.wait()
         log.info("stopped")
+
+    def _make_listener(
+        self, generation: Generation, start_request: StartRequest, connections: Connections
+    ) -> IngestListener:
+        """The listener for events, of the server that `[http] server` chooses."""
+        servers: dict[str, MakeServer] = {"fast": FastServer}
+        register_all(generation.plugins.manager, "register_servers", servers)
+        options = generation.config.http
+        return servers[options.server](start_request, options, connections)
 
     def _look_after_itself(self) -> Clocks:
         clocks = Clocks(self.partitions, self._metrics)
@@ -301,7 +311,7 @@ class Server:
     ) -> Operators:
         return Operators(
             self._operators, self._generation.config, self._generation.validator, self.config_path,
-            lambda: self._events_at, self._metrics, problem, health.remark, retentions, self._lines,
+            lambda: self._events_at, self._metrics, problem, health.remark, retentions,
             self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
             self.plugin, demands, self.unusable_ids, self._outcomes, self.watch,
         )  # fmt: skip
@@ -399,10 +409,12 @@ def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:
 
 
 @contextlib.contextmanager
-def _collecting(lines: RecentLines) -> Iterator[None]:
-    """Collect the last lines of the log for the operators' page."""
-    logging.getLogger().addHandler(lines)
+def _kept(keepers: Iterable[LogKeeper]) -> Iterator[None]:
+    """Let extensions see the log."""
+    for keeper in keepers:
+        logging.getLogger().addHandler(keeper)
     try:
         yield
     finally:
-        logging.getLogger().removeHandler(lines)
+        for keeper in keepers:
+            logging.getLogger().removeHandler(keeper)

@@ -45,7 +45,9 @@ from .plugin_validation import (
 if TYPE_CHECKING:
     from ingestd.api.backend import Partition
     from ingestd.api.check_result import CheckResult
+    from ingestd.http.app import MakeServer
     from ingestd.http.operators import Operators
+    from ingestd.observability.logs import LogKeeper
     from ingestd.validation.schema_files import SchemaFile
     from ingestd.validation.validator import Validator
 
@@ -100,6 +102,15 @@ class _ExtensionSpecs:
     @hookspec
     def register_routes(self, operators: Operators) -> None:
         """Add a part to the operators' listener, once at the start: `operators.parts.append(part)`."""
+
+    @hookspec
+    def register_servers(self, servers: dict[str, MakeServer]) -> None:
+        """Add HTTP servers for events, by the values of `[http] server`."""
+
+    @hookspec
+    def make_log_keeper(self) -> LogKeeper:
+        """A handler of the log for the daemon's life, from its very beginning."""
+        raise NotImplementedError
 
     @hookspec
     def check_sinks(self, sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Awaitable[Sequence[CheckResult]]:

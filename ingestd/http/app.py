@@ -1,11 +1,11 @@
-"""The public listener: the two HTTP servers for it, and the objects that its requests share."""
+"""The public listener: the interface of a server for it, and the objects that its requests share."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -23,11 +23,9 @@ from .client_connection import StartRequest, head_of
 from .connection_limits import Connections
 from .ingest import Exchange, headers_of
 from .routes import BASE_PATH
-from .server.server import FastServer
 from .settings import RequestSettings
-from .tornado_server import IngestServer
 
-__all__ = ["BASE_PATH", "SERVERS", "HeldBack", "Ingest", "IngestListener"]
+__all__ = ["BASE_PATH", "HeldBack", "Ingest", "IngestListener", "MakeServer"]
 
 
 class IngestListener(Protocol):
@@ -40,11 +38,7 @@ class IngestListener(Protocol):
     async def close_all_connections(self) -> None: ...
 
 
-SERVERS: Mapping[str, Callable[[StartRequest, HttpOptions, Connections], IngestListener]] = {
-    "fast": FastServer,
-    "tornado": IngestServer,
-}
-"""The servers that `[http] server` chooses from."""
+MakeServer = Callable[[StartRequest, HttpOptions, Connections], IngestListener]
 
 _HELD_BACK = 1.0  # seconds
 _MOST_HELD_BACK = 1024  # answers, each with the headers of its request, even if the client has left

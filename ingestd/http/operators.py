@@ -15,7 +15,6 @@ from ingestd.config import Config
 from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import Hooks
-from ingestd.observability.logs import RecentLines
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.scheduling.demand import Demand
@@ -79,7 +78,6 @@ class Operators:
     remark: Callable[[], str | None]
     """What is wrong although the daemon is ready, or None."""
     retentions: Retentions
-    lines: RecentLines
     partitions: Sequence[Partition]
     placements: Placements
     store: Store

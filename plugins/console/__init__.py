@@ -8,8 +8,16 @@ from ingestd.api import hookimpl
 
 if TYPE_CHECKING:
     from ingestd.http.operators import Operators
+    from ingestd.observability.logs import LogKeeper
 
-__all__ = ["register_routes"]
+__all__ = ["make_log_keeper", "register_routes"]
+
+
+@hookimpl
+def make_log_keeper() -> LogKeeper:
+    from .recent_lines import RecentLines  # here: commands need none of it
+
+    return RecentLines()
 
 
 @hookimpl

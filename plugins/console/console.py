@@ -14,6 +14,7 @@ from .disclosure import Disclosure, disclosure_of
 from .journeys import JourneyReader
 from .live import LiveEvents
 from .page_routes import page_routes
+from .recent_lines import recent_lines
 from .sales import Sales
 
 __all__ = ["Console"]
@@ -24,9 +25,10 @@ class Console(OperatorsPart):
         self._live = LiveEvents(
             disclosure_of(operators.config, operators.validator), operators.outcomes, operators.partitions
         )
+        self._lines = recent_lines()
         panels = Panels(operators.hooks, operators.store)
         sources = Sources(
-            operators.metrics, operators.problem, operators.retentions, operators.lines, operators.config_path,
+            operators.metrics, operators.problem, operators.retentions, self._lines, operators.config_path,
             operators.remark,
         )  # fmt: skip
         self._overview = Overview(sources, panels.ask)
@@ -54,6 +56,7 @@ class Console(OperatorsPart):
 
     def forget(self) -> None:
         self._live.forget()
+        self._lines.forget()
         self._sales.forget()
 
     def close(self) -> None:

@@ -16,11 +16,11 @@ from ingestd.api.store import State
 from ingestd.delivery.dead_letters import DeadLetter, newest_letters
 from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.http.operators import Shown
-from ingestd.observability.logs.recent import presentable
 from ingestd.support.record_head import read_head
 
 from .disclosure import Disclosure, shortened
 from .journeys import SearchQueue
+from .recent_lines import presentable
 
 __all__ = ["DeadLetterPages", "LetterBound", "sinks_command"]
 

@@ -19,19 +19,22 @@ from ingestd.api.intake import Intake
 from ingestd.api.journal import Journal
 from ingestd.config import HttpOptions, LogsOptions
 from ingestd.hooks.caller import Hooks, register_all
-from ingestd.http.app import BASE_PATH, SERVERS, Ingest
+from ingestd.http.app import BASE_PATH, Ingest, MakeServer
 from ingestd.http.connection_limits import Connections
+from ingestd.http.server.server import FastServer
 from ingestd.observability.metrics import Metrics
 from ingestd.pipeline.handler import Pipeline
 from ingestd.pipeline.outcomes import Outcomes
 from ingestd.pipeline.processor import Processors
 from ingestd.plugins.session import SessionPlugin
+from ingestd.plugins.tornado_server.server import IngestServer
 from ingestd.scheduling.room import Backpressure
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 
 __all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]
 
+_SERVERS: dict[str, MakeServer] = {"fast": FastServer, "tornado": IngestServer}
 PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
 
 
@@ -110,7 +113,7 @@ async def open_door(
         )  # fmt: skip
         ingest = Ingest(pipeline, options, LogsOptions(access_errors=False), metrics, intakes)
         connections = Connections(options, metrics, ingest.refusal)
-        public = SERVERS[server](ingest.start_request, options, connections)
+        public = _SERVERS[server](ingest.start_request, options, connections)
         sock, port = bind_unused_port()
         public.add_sockets([sock])
         try:

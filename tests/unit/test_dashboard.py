@@ -19,11 +19,11 @@ from ingestd.api.panels import Filter, Option, Panel
 from ingestd.api.store import Store
 from ingestd.config import JournalOptions
 from ingestd.consumers.group import Consumers
-from ingestd.observability.logs.recent import RecentLines, presentable
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import BOUNDS, Counts
 from ingestd.plugins.console.dashboard import Overview, Panels, Sources
 from ingestd.plugins.console.dashboard.history import GROUPS, History, Sample, point, quantile
+from ingestd.plugins.console.recent_lines import RecentLines, presentable
 from ingestd.plugins.stores.sqlite import SqliteBackend
 from ingestd.storage.retention import Retention
 from ingestd.storage.retentions import Retentions

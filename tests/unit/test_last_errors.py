@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingestd.observability.logs.recent import RecentLines
+from ingestd.plugins.console.recent_lines import RecentLines
 from ingestd.support.message_kinds import message_kind
 
 QUOTABLE = st.text(string.ascii_letters + string.digits + " .,:/-_", min_size=1, max_size=30)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ingestd.config import LogsOptions
 
 from .formats import JsonFormatter, TextFormatter, current_request
-from .recent import RecentLines
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["RecentLines", "configure_logs", "current_request", "set_up_logs"]
+__all__ = ["LogKeeper", "configure_logs", "current_request", "set_up_logs"]
 
 log = logging.getLogger("ingestd")
 
@@ -48,7 +47,7 @@ def _write(*, as_json: bool) -> None:
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter(colour=colour))
     root = logging.getLogger()
-    root.handlers[:] = [handler, *(each for each in root.handlers if isinstance(each, RecentLines))]
+    root.handlers[:] = [handler, *(each for each in root.handlers if isinstance(each, LogKeeper))]
 
 
 def _set_level(level: int) -> None:
@@ -57,6 +56,10 @@ def _set_level(level: int) -> None:
     logging.getLogger().setLevel(max(level, logging.INFO))
     # At INFO Tornado quotes malformed headers whole: they can be long and contain keys.
     logging.getLogger("tornado.general").setLevel(max(level, logging.WARNING))
+
+
+class LogKeeper(logging.Handler):
+    """A handler of an extension. All others leave with `configure_logs`: they would write secrets."""
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -14,13 +14,13 @@ from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
 from ingestd.hooks.caller import HookFailure, Hooks
 from ingestd.http.operators import Shown
-from ingestd.observability.logs.recent import RecentLine, RecentLines, presentable
 from ingestd.observability.metrics import Metrics
 from ingestd.observability.metrics.counts import Counts
 from ingestd.observability.metrics.refusals import RefusalCounter
 from ingestd.storage.retentions import Retentions
 
 from ..dead_letters import sinks_command
+from ..recent_lines import RecentLine, RecentLines, presentable
 from .history import STEP, History, Point, Sample, between, point, quantile
 
 __all__ = ["Panels", "Sources", "body_of"]

@@ -25,12 +25,11 @@ from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from ingestd.api.errors import HeadersTooLarge
 from ingestd.api.outcomes import Refusal
 from ingestd.config import HttpOptions
-
-from .body import MOST_BODY
-from .client_connection import Client, RequestReader, StartRequest, accept_queued, malformed
-from .connection_limits import SMALL, Admitted, Connections
-from .server.body import ChunkedBody
-from .server.head_parser import has_long_name, name_too_long
+from ingestd.http.body import MOST_BODY
+from ingestd.http.client_connection import Client, RequestReader, StartRequest, accept_queued, malformed
+from ingestd.http.connection_limits import SMALL, Admitted, Connections
+from ingestd.http.server.body import ChunkedBody
+from ingestd.http.server.head_parser import has_long_name, name_too_long
 
 __all__ = ["IngestServer"]
 

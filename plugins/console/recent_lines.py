@@ -13,12 +13,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from ingestd.observability.logs import LogKeeper, current_request
+from ingestd.observability.logs.formats import message_of
+from ingestd.observability.logs.redaction import redact
 from ingestd.support.message_kinds import message_kind
 
-from .formats import current_request, message_of
-from .redaction import redact
-
-__all__ = ["RecentLine", "RecentLines", "presentable"]
+__all__ = ["RecentLine", "RecentLines", "presentable", "recent_lines"]
 
 _T = TypeVar("_T", bound=Hashable)
 
@@ -109,7 +109,7 @@ def _take_one(counter: Counter[_T], key: _T) -> None:
         del counter[key]
 
 
-class RecentLines(logging.Handler):
+class RecentLines(LogKeeper):
     """One line of each kind. Lines of one kind differ only in ids, numbers or quoted texts.
 
     The number of kinds is limited. Beyond it, the kind seen longest ago goes: of the logger with most kinds, and there
@@ -145,6 +145,11 @@ class RecentLines(logging.Handler):
             self.release()
         kinds.shrink(_SHOWN)
         return [*reversed(kinds.lines.values())]
+
+
+def recent_lines() -> RecentLines:
+    """The lines that this daemon keeps."""
+    return next(each for each in logging.getLogger().handlers if isinstance(each, RecentLines))
 
 
 def _read(record: logging.LogRecord) -> tuple[_Kind, RecentLine]:
