@@ -39,7 +39,7 @@ __all__ = ["main"]
 
 log = logging.getLogger("ingestd")
 
-_LEAVE = 2.0  # seconds after the end of `serve` until the process is forced to exit
+_LEAVE = 2.0  # seconds after the end of `serve` until the process is forced to exit; all durable data is stored by then
 
 
 def main() -> int:
@@ -49,7 +49,10 @@ def main() -> int:
     with asyncio.Runner() as runner:
         code = _run(argv, runner)
         if "serve" in argv:
-            _leave_soon(code)  # not before the reason is told, which takes seconds on a busy machine
+            # A thread of a plugin may never end. The reason is told by now, which takes seconds on a busy machine.
+            leaving = threading.Timer(_LEAVE, os._exit, [code])
+            leaving.daemon = True
+            leaving.start()
     return code
 
 
@@ -70,13 +73,6 @@ def _run(argv: list[str], runner: asyncio.Runner) -> int:
         return 130
     finally:
         discard_unwritable()
-
-
-def _leave_soon(code: int) -> None:
-    """End the process even if a sink's task or thread does not end. All durable data is stored and closed by now."""
-    leaving = threading.Timer(_LEAVE, os._exit, [code])
-    leaving.daemon = True
-    leaving.start()
 
 
 def _main(argv: list[str], runner: asyncio.Runner) -> int:
