@@ -8,6 +8,7 @@ import inspect
 import logging
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_sl
 settings.register_profile("short", _ANY_MACHINE, max_examples=30)
 settings.register_profile("long", _ANY_MACHINE, max_examples=500)
 settings.load_profile("short")
+
+# A library for SBOMs. Where it is installed, `jsonschema` imports it too, which takes each process a second.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # A background job of a shell ignores SIGINT. Daemons that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

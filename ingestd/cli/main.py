@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +38,8 @@ from .command_line import DEFAULTS, Command, CommandLine, add_configuration
 __all__ = ["command_line", "defaults", "main"]
 
 log = logging.getLogger("ingestd")
+
+_LEAVE = 2.0  # seconds after the end of `serve` until the process is forced to exit; all durable data is stored by then
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +61,26 @@ def main() -> int:
     """Run one command and return its exit code."""
     argv = sys.argv[1:]
     set_up_logs(serving="serve" in argv)
+    with asyncio.Runner() as runner:
+        code = _run(argv, runner)
+        if "serve" in argv:
+            # A thread of a plugin may never end. The reason is told by now, which takes seconds on a busy machine.
+            leaving = threading.Timer(_LEAVE, os._exit, [code])
+            leaving.daemon = True
+            leaving.start()
+    return code
+
+
+def _run(argv: list[str], runner: asyncio.Runner) -> int:
     try:
-        return _main(argv)
+        return _main(argv, runner)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_is_gone():  # the reader, such as head, has ended
             return 0
         code = exit_code(error)
         if code is None:
-            raise
+            sys.excepthook(type(error), error, error.__traceback__)
+            return 1
         cause = error.__cause__ if code == 1 else None  # of a task that has died, only the cause has a useful traceback
         log.error("%s", error, exc_info=cause)  # noqa: TRY400
         return code
@@ -74,17 +90,17 @@ def main() -> int:
         discard_unwritable()
 
 
-def _main(argv: list[str]) -> int:
+def _main(argv: list[str], runner: asyncio.Runner) -> int:
     config, plugins, cli = _load(argv)
     try:
         arguments = cli.parser.parse_args(argv)
     finally:
         sys.stdout.flush()  # the reader of a help text may be gone too
     if arguments.needs_store:
-        asyncio.run(_run_with_store(arguments, config, plugins))
+        runner.run(_run_with_store(arguments, config, plugins))
     else:
         try:
-            asyncio.run(arguments.run(arguments, config, plugins))
+            runner.run(arguments.run(arguments, config, plugins))
         except ConfigError as error:  # of a sink, or of what the daemon opens
             if argv[0] == "serve":
                 _tell_other_faults(arguments.config, arguments.set, error, plugins)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pluggy
+from pluggy import HookimplOpts
 
 from ingestd import __version__
 from ingestd.api import hookspecs
@@ -297,8 +298,14 @@ def _extensions() -> dict[str, object]:
     return {f"{_EXTENSIONS}.{point.name}": point.load() for point in points}
 
 
+class _Manager(pluggy.PluginManager):
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> HookimplOpts | None:
+        # What each class has is no hook. Looking at it takes a tenth of a command's time.
+        return None if name.startswith("__") else super().parse_hookimpl_opts(plugin, name)
+
+
 def _register(loaded: Iterable[Plugin]) -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(HOOK_NAMESPACE)
+    manager = _Manager(HOOK_NAMESPACE)
     manager.add_hookspecs(hookspecs)
     manager.add_hookspecs(_ExtensionSpecs)
     for name, extension in _extensions().items():

@@ -26,6 +26,7 @@ PLUGIN = '''
     """A sink that sends batches to a depot over TCP: a line each, and a line comes back."""
 
     import asyncio
+    import contextlib
     import json
     import time
 
@@ -44,6 +45,9 @@ PLUGIN = '''
 
         def __init__(self, name, options):
             super().__init__(name, options)
+            if options.manner == "lingering":
+                with contextlib.suppress(RuntimeError):  # no daemon's loop
+                    asyncio.get_running_loop().run_in_executor(None, time.sleep, 20)
             if options.manner not in {"plain", "stubborn", "blocking"}:
                 raise ConfigError(f"sinks.{name}.manner: there is none like {options.manner!r}")
 
@@ -252,6 +256,12 @@ def test_an_option_that_can_never_work_stops_the_start_and_is_named(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert depot.writes == 0
+
+
+def test_the_reason_is_told_though_a_thread_of_the_sink_does_not_end(tmp_path: Path, depot: Depot) -> None:
+    done = run_ingestd("serve", config=make_shop(tmp_path, depot, manner='"lingering"').config)
+    assert done.returncode == 78
+    assert done.stderr.splitlines()[-1].endswith("sinks.depot.manner: there is none like 'lingering'")
 
 
 # Temporary failures

@@ -28,6 +28,7 @@ CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT = 0x8000  # the new process is a child of our parent
 _SEPARATE = ("ingestd.testing", "ingestd.__main__", "ingestd.plugins.sinks.parquet")  # pyarrow starts threads
 _MOST = 100_000
+_STARTED_WITH = os.environ.get("PYTHONPATH", "")
 
 
 def main() -> int:
@@ -36,6 +37,7 @@ def main() -> int:
     requests = socket.socket(fileno=int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who wait for commands
     _import_all()
+    _look_at_all()
     gettext.find = functools.cache(gettext.find)  # type: ignore[assignment]  # argparse looks 145 times
     gc.collect()
     gc.freeze()
@@ -60,11 +62,23 @@ def main() -> int:
 
 
 def _import_all() -> None:
+    # A library for SBOMs. Where it is installed, `jsonschema` imports it too, which takes a second for a grammar.
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
     import ingestd
 
     for module in pkgutil.walk_packages(ingestd.__path__, "ingestd."):
         if not module.name.startswith(_SEPARATE):
             importlib.import_module(module.name)
+
+
+def _look_at_all() -> None:
+    """Does once what each command does first: Python and msgspec keep what they find out about classes and patterns."""
+    from ingestd.cli import main
+    from ingestd.daemon.generation import first_generation
+
+    config, plugins = main._defaults()
+    first_generation(config, plugins)
+    main._command_line(plugins)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
 
 
@@ -105,12 +119,21 @@ def _become(
     os.environ.update(environment)
     os.chdir(folder)
     os.umask(umask)
+    _set_module_path(environment.get("PYTHONPATH", ""))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    importlib.invalidate_caches()  # folders of the module path may have changed
     sys.argv = [program, *arguments]
     # Here others read them: `ps`, and `ingestd reload`.
     _overwrite(48, [sys.executable, *sys.argv])
     _overwrite(50, [f"{name}={value}" for name, value in environment.items()])
+
+
+def _set_module_path(path: str) -> None:
+    """Puts these folders where Python has them, behind that of the program. Those of this process's start are there."""
+    own = [os.path.abspath(each) for each in _STARTED_WITH.split(os.pathsep) if each]
+    new = [os.path.abspath(each) for each in path.split(os.pathsep) if each]
+    assert sys.path[1 : 1 + len(own)] == own
+    sys.path[1 : 1 + len(own)] = new
+    importlib.invalidate_caches()  # folders of the module path may have changed
 
 
 def _end(code: int) -> int:

@@ -7,8 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,9 +23,13 @@ INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
 _ROOM = " " * 4000  # for the arguments of the processes that it forks, and for their environment
 _AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "FAKETIME", "MALLOC")
-"""Variables that count when a process starts begin with these. The others are set in the forked process."""
+"""Variables that count when a process starts begin with these. The others are set in the forked process.
+
+A module path counts only if it has a module that the fork server would find elsewhere.
+"""
 _MOST_SERVERS = 3
 _DEARER_THAN = 2  # real starts
+_KNOWN = {"ingestd", "sitecustomize", "usercustomize"}
 _times: dict[str, float] = {}
 """Times of `Timing` that forked processes have instead of the usual ones."""
 _PLAIN = (True, None, None, None, -1, False, -1)
@@ -151,15 +157,27 @@ def _fork(
 ) -> int | None:
     """The number of the forked process, None if there is no fork server for this environment."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
-    key = frozenset((name, value) for name, value in kept.items() if name.startswith(_AT_START))
+    path = kept.get("PYTHONPATH", "")
+    later = {"PYTHONPATH"} if path and not _replaces_modules(path) else set()
+    at_start = {name: value for name, value in kept.items() if name not in later}
+    key = frozenset((name, value) for name, value in at_start.items() if name.startswith(_AT_START))
     with _lock:
         starts = _starts.pop(key) if key in _starts else _Starts()
         _starts[key] = starts
         if len(_starts) > _MOST_SERVERS:
             _starts.pop(next(iter(_starts))).close()
-        server = starts.server(kept)
+        server = starts.server(at_start)
         words = list(map(os.fsdecode, arguments))
         return None if server is None else server.start(words, folder, kept, streams, closed=closed)
+
+
+def _replaces_modules(path: str) -> bool:
+    """Whether a folder of this module path has a module that ingestd, Python or an installed library has too."""
+    files = (file for folder in path.split(os.pathsep) for file in Path(folder).glob("[!_]*"))
+    names = {file.name.partition(".")[0] for file in files}
+    if names & (_KNOWN | sys.stdlib_module_names):
+        return True
+    return any(PathFinder.find_spec(name, [sysconfig.get_path("purelib")]) for name in names if name.isidentifier())
 
 
 def run(command: Sequence[str], *, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[Any]:
