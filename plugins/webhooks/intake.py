@@ -116,6 +116,7 @@ class _Stored(Translation):
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
+        self.sender = webhook.principal
 
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Sequence[Message]:
         return self._webhook.read_stored(message, self.check)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import Refused, SchemaViolation, TooLarge, UnknownKey
+from ingestd.api.errors import BadRequest, Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.imported import Imported
 from ingestd.api.intake import Intake, Message, Translation
@@ -110,6 +110,8 @@ class LineReader:
 
     def read(self, content: bytes) -> Sequence[Item]:
         """The items of a line. A message may become several. Raises `Refused`, with the places of all faults in it."""
+        if content.startswith(b"["):
+            raise BadRequest("an array: give each of its objects a line, as jq -c '.[]' does", code="not_an_object")
         line = parse_body(content)
         return [self._read_record(line)] if self._intake is None else self._read_message(line, content)
 
@@ -195,9 +197,10 @@ class LineReader:
             raise TooLarge(f"The message is larger than {self._max_body} bytes.")
         read = self._messages.read(0, line, content)
         messages = [read] if isinstance(read, Message) else read
+        sender = self._messages.sender or Principal(self._tenant, "")
         try:
             return [
-                self._parse_message(message, f"{number or ''}".encode() + content, self._tenant)
+                self._parse_message(message, f"{number or ''}".encode() + content, sender)
                 for number, message in enumerate(messages)
             ]
         except Refused as refused:
@@ -206,9 +209,10 @@ class LineReader:
             ]
             raise
 
-    def _parse_message(self, message: Message, content: bytes, tenant: str) -> Item:
+    def _parse_message(self, message: Message, content: bytes, sender: Principal) -> Item:
         """`content` differs for each message of a line."""
         assert self._intake is not None
+        tenant = sender.tenant
         received_at = self.now if message.received_at is None else message.received_at
         if message.at is None:
             refuse("/timestamp", "required, but missing or no RFC 3339 time", "required")
@@ -218,7 +222,7 @@ class LineReader:
         # Without a message id, equal lines are the same event.
         name = message_id if isinstance(message_id, str) else blake2b(content, digest_size=16).hexdigest()
         record_id = named_time_uuid(max(0, message.at), "imported message", tenant, name)
-        event = self._parse(message, Principal(tenant, ""), record_id, received_at)
+        event = self._parse(message, sender, record_id, received_at)
         # A time after the receipt becomes the time of receipt, as in a request. Without one, the time cannot be right.
         if self._ignored is IgnoredTimestamp.FUTURE and message.received_at is None:
             refuse("/timestamp", "the time is in the future", "maximum")

@@ -108,6 +108,18 @@ def test_an_order_of_a_page_is_superseded(place: Platforms) -> None:
     assert (false["value"]["revenue"], reversal["reason"], true["value"]["revenue"]) == (9_999, "superseded", 49.95)
 
 
+def test_a_page_cannot_take_the_place_of_an_order_or_its_visitor(place: Platforms) -> None:
+    """Numbers of orders can be guessed: a page could send the next ones before the shop has sold them."""
+    sold = order(customer=None)
+    campaign = {"campaign": {"source": "affiliate", "medium": "cpc"}}
+    body = {"key": "Page View", "data": {}, "anonymousId": f"shopify order {sold['id']}", "context": campaign}
+    for more in ({}, {"messageId": f"shopify completed {sold['id']}"}):
+        assert place.daemon.post("/track", {**body, **more}, place.shop.public.id).status == 200
+    assert taken(place.shopify("orders/create", sold))
+    (attribution,) = place.derived(sold["id"])
+    assert (attribution["value"]["revenue"], attribution["touchpoint"]) == (49.95, None)
+
+
 def test_refunds_and_cancellations_reverse_in_any_order(place: Platforms) -> None:
     sold = order()
     half = refund(

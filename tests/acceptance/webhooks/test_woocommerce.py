@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.daemon import run_ingestd
 from tests.support.platforms import SECRET, Platforms, taken
 
 NOW = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
@@ -111,14 +112,36 @@ def test_customers(place: Platforms) -> None:
 
 
 def test_an_export_fills_an_outage(place: Platforms) -> None:
-    """What a webhook has told is not stored again."""
+    """What a webhook has told is not stored again, and the files are as trusted as the webhooks."""
     known, missed = order(), order(refunds=[{"id": next(_ids), "total": "-59.50"}])
+    claimed = {"order_id": str(missed["id"]), "revenue": 9_999, "currency": "EUR"}
+    body = {"key": "Order Completed", "data": claimed, "anonymousId": f"visitor-{uuid4()}"}
+    assert place.daemon.post("/track", body, place.shop.public.id).status == 200
     assert taken(place.woocommerce("order.created", known))
+    known["refunds"] = [{"id": next(_ids), "total": "-29.75"}]
     file = place.shop.folder / "orders.jsonl"
     file.write_text("".join(f"{json.dumps(each)}\n" for each in (known, missed)))
     arguments = ("events", "import", str(file), "--format", "woocommerce", "--tenant", "shop", "--state", "--json")
-    for stored in (2, 0):
+    for stored in (3, 0):
         counts = json.loads(place.shop.command(*arguments))
         assert (counts["lines"], counts["counts"].get("imported", 0)) == (2, stored)
-    attribution, reversal = place.derived(missed["id"])
-    assert (attribution["value"]["revenue"], reversal["value"]["revenue"]) == (46, 46)
+    assert taken(place.woocommerce("order.updated", missed))  # the webhook works again
+    assert len(place.records(f"completed {missed['id']}")) == 1
+    for sold, refunded in ((missed, 46), (known, 23)):
+        attribution, reversal = place.derived(sold["id"])[-2:]
+        assert (attribution["value"]["revenue"], reversal["value"]["revenue"]) == (46, refunded)
+
+
+def test_an_array_and_a_file_that_ends_early_are_told(place: Platforms) -> None:
+    file = place.shop.folder / "orders.json"
+    arguments = ("events", "import", str(file), "--format", "woocommerce", "--tenant", "shop", "--state")
+    whole = json.dumps(order())
+    for content, told in (
+        (f"[{whole}]", "an array: give each of its objects a line"),
+        (f"{whole}\n{whole[:200]}", "JSON"),
+    ):
+        file.write_text(content)
+        done = run_ingestd(*arguments, config=place.shop.config)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "1 lines were not imported" in done.stderr
