@@ -193,9 +193,21 @@ def test_customers_and_checkouts(place: Platforms) -> None:
     assert (started["data"]["value"], started["linked"]) == (59.95, True)
 
 
+def test_a_step_of_the_shop_that_concerns_several_topics_is_several_events(place: Platforms) -> None:
+    """All of its messages have one id of the event."""
+    sold, step = order(customer={"id": 7_778, "email": "joan@example.com"}), str(uuid4())
+    for topic, payload in (("orders/updated", sold), ("orders/paid", sold), ("customers/update", sold["customer"])):
+        for _ in range(2):
+            assert taken(place.shopify(topic, payload, X_Shopify_Event_Id=step))
+    assert len(place.records(str(sold["id"]), "Order Updated")) == 2
+    assert len(place.records("joan@example.com")) == 1
+
+
 def test_test_orders_and_other_topics_are_no_events(place: Platforms) -> None:
     sold = order(test=True)
     assert taken(place.shopify("orders/create", sold))
+    given = {"kind": "refund", "status": "success", "amount": "5.00", "currency": "USD", "test": True}
+    assert taken(place.shopify("refunds/create", refund(sold, "5.00", transactions=[given])))
     assert taken(place.shopify("products/update", {"id": sold["id"]}))
     assert taken(place.shopify("", {"id": sold["id"]}))
     assert place.records(str(sold["id"])) == []
