@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 KERNEL = {
-    "support": 1_100, "api": 3_980, "config": 340, "validation": 1_180, "hooks": 990, "consumers": 1_440,
+    "support": 1_100, "api": 3_980, "config": 340, "validation": 1_190, "hooks": 990, "consumers": 1_440,
     "delivery": 2_300, "storage": 1_490, "observability": 1_300, "pipeline": 2_520, "http": 3_030, "daemon": 2_230,
     "cli": 3_600, "testing": 2_660,
 }  # fmt: skip
