@@ -169,7 +169,7 @@ class Intake(ABC):
         """Begin to read a request of a known sender. `keys` are the event keys in force."""
 
     def begin_import(self, tenant: str, keys: frozenset[str]) -> Translation | None:
-        """Begin to read messages from files, for `ingestd events import`. None: this format has no stored messages.
+        """Begin to read messages from files, for `ingestd events import`. None: not for this tenant.
 
         `read` is called for the messages of many files, and the index counts them all. So keep nothing for each of
         them. A message must say its time. `answer` is not called.

@@ -13,7 +13,7 @@ from ingestd.api.options import NamedOptions, Options
 from ingestd.support.ids import named_uuid
 
 from .generic import Generic
-from .intake import WebhookIntake
+from .intake import ListsIntake, WebhookIntake
 from .shopify import Shopify
 from .stripe import Stripe
 from .webhook import Webhook
@@ -47,7 +47,7 @@ class WebhooksPlugin:
         for platform in PLATFORMS.values():
             webhooks = [each for each in self._webhooks if type(each) is platform]
             if webhooks:
-                register(WebhookIntake(webhooks))
+                register((ListsIntake if platform.has_lists else WebhookIntake)(webhooks))
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import BadRequest, Refused, SchemaViolation, TooLarge, UnknownKey
+from ingestd.api.errors import BadRequest, CommandError, Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.imported import Imported
 from ingestd.api.intake import Intake, Message, Translation
@@ -24,7 +24,7 @@ from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import Validator, parse_body
 
-from .lines import Line
+from .lines import ARRAY, Line
 from .record_forms import (
     FORMS,
     Attribution,
@@ -102,8 +102,9 @@ class LineReader:
         self._messages: Translation | None = None
         if intake is not None and tenant is not None:
             self._messages = intake.begin_import(tenant, validator.keys)
-            if self._messages is not None:
-                self._messages.check = PayloadSchemas(intake).check
+            if self._messages is None:
+                raise CommandError(f"the configuration takes no {intake.endpoint.value} for the tenant {tenant}")
+            self._messages.check = PayloadSchemas(intake).check
         self._ignored: IgnoredTimestamp | None = None
         unusable_ids = UnusableIds(config.ids.unusable)
         self._parser = EventParser(validator, plugins.hooks, self, unusable_ids=unusable_ids)
@@ -111,7 +112,7 @@ class LineReader:
     def read(self, content: bytes) -> Sequence[Item]:
         """The items of a line. A message may become several. Raises `Refused`, with the places of all faults in it."""
         if content.startswith(b"["):
-            raise BadRequest("an array: give each of its objects a line, as jq -c '.[]' does", code="not_an_object")
+            raise BadRequest(ARRAY, code="not_an_object")
         line = parse_body(content)
         return [self._read_record(line)] if self._intake is None else self._read_message(line, content)
 

@@ -132,16 +132,25 @@ def test_an_export_fills_an_outage(place: Platforms) -> None:
         assert (attribution["value"]["revenue"], reversal["value"]["revenue"]) == (46, refunded)
 
 
-def test_an_array_and_a_file_that_ends_early_are_told(place: Platforms) -> None:
-    file = place.shop.folder / "orders.json"
-    arguments = ("events", "import", str(file), "--format", "woocommerce", "--tenant", "shop", "--state")
-    whole = json.dumps(order())
-    for content, told in (
-        (f"[{whole}]", "an array: give each of its objects a line"),
-        (f"{whole}\n{whole[:200]}", "JSON"),
+def test_files_that_cannot_be_read_as_orders_are_told(place: Platforms) -> None:
+    """Nor is a line taken for a record of ingestd because it looks like one."""
+    file, order_, whole = place.shop.folder / "orders.json", order(), json.dumps(order())
+    assert taken(place.woocommerce("order.created", order_))
+    record = json.dumps(place.records(f"completed {order_['id']}")[0])
+    shop, of_shop = ("--tenant", "shop"), ("--tenant", "shop", "--state", "--format", "woocommerce")
+    array = "an array: give each of its objects a line"
+    for content, arguments, told in (
+        (f"[{whole}]", of_shop, array),
+        (json.dumps([order_], indent=1), of_shop, f":1: {array}"),
+        (f"[{whole}, {' ' * (4 << 20)}{whole}]", of_shop, f"and begins {array}"),
+        (f"{whole}\n{whole[:200]}", of_shop, ":2: the body is not JSON"),
+        (whole, ("--format", "woocommerce", "--tenant", "other"), "takes no woocommerce for the tenant other"),
+        (whole, ("--format", "shopify", *shop), "no format 'shopify'; known: record, segment, woocommerce"),
+        (whole, shop, "the files have no records of ingestd: say --format segment or woocommerce"),
+        (f"{record}\n{whole}", shop, "looks like a record of ingestd, but"),
     ):
         file.write_text(content)
-        done = run_ingestd(*arguments, config=place.shop.config)
+        done = run_ingestd("events", "import", str(file), *arguments, config=place.shop.config)
         assert done.returncode == 1
         assert told in done.stderr
-        assert "1 lines were not imported" in done.stderr
+        assert "Traceback" not in done.stderr
