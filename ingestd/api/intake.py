@@ -20,7 +20,7 @@ from .events import Endpoint, Principal, Request, Session
 
 __all__ = ["MOST_MESSAGES", "Intake", "Message", "Route", "Translation", "visitor_of_user"]
 
-MOST_MESSAGES = 16
+MOST_MESSAGES = 64
 """The number of messages that one message of a caller may become."""
 
 
@@ -87,6 +87,8 @@ class Translation(ABC):
 
     The daemon sets it before the first `read`. The error has the places of all faults.
     """
+    sender: Principal | None = None
+    """The sender of messages from files. None: anybody may have sent them, so their events are not signed."""
 
     @abstractmethod
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Message | Sequence[Message]:
@@ -109,7 +111,7 @@ class Translation(ABC):
     def answer(self, results: Sequence[Session | Refused]) -> bytes | Refused:
         """Make the JSON of the answer 200. `results` has the session or the refusal of each message, in order.
 
-        A message that became several has the first refusal of these, or else the session of the first one.
+        A message that became several has their refusal with the highest status, or else the session of the first one.
         Return a refusal to answer the whole request with it instead, such as a 503 for a message that the caller should
         send again. The messages stay counted and stored as they are.
         """
@@ -167,7 +169,7 @@ class Intake(ABC):
         """Begin to read a request of a known sender. `keys` are the event keys in force."""
 
     def begin_import(self, tenant: str, keys: frozenset[str]) -> Translation | None:
-        """Begin to read messages from files, for `ingestd events import`. None: this format has no stored messages.
+        """Begin to read messages from files, for `ingestd events import`. None: not for this tenant.
 
         `read` is called for the messages of many files, and the index counts them all. So keep nothing for each of
         them. A message must say its time. `answer` is not called.

@@ -202,8 +202,10 @@ class RequestEvents(Processing):
         results, at = [], 0
         for first, size in self._several:
             events = answers[first : first + size]
-            refusal = next((each for each in events if isinstance(each, Refused)), events[0])
-            results += [*answers[at:first], refusal]
+            refused = [each for each in events if isinstance(each, Refused)]
+            # What may be stored later decides: a caller that hears of another fault would not send it again.
+            worst = max(refused, key=lambda each: each.status, default=events[0])
+            results += [*answers[at:first], worst]
             at = first + size
         return [*results, *answers[at:]]
 

@@ -20,6 +20,7 @@ from ingestd.support.json_text import decode_json
 from .fault_budget import FaultBudget, Suggestions
 from .faults import (
     MAX_EXPLAINED_DEPTH,
+    MAX_VIOLATIONS,
     Envelope,
     all_faults,
     beginning_of,
@@ -151,23 +152,34 @@ class Validator:
     def event_with_texts(self, body: dict[str, Any], budget: FaultBudget | None = None) -> int:
         """Check the body of an event that may have plain decimals as text where its schema expects numbers.
 
-        These become numbers if the event is valid then. Returns how many, and raises like `event`. Behind many values
-        of refused events, the texts of further events in the request stay texts.
+        These become numbers if the event is valid then. Returns how many, and raises like `event`, but with such texts
+        behind the other faults. Behind many values of refused events, the texts of further ones stay texts.
         """
         key = body.get("key")
         is_valid = self._is_valid.get(key) if isinstance(key, str) else None
         if is_valid is not None and is_valid(body):
             return 0
-        budget, data = budget or FaultBudget(), body.get("data")
+        budget, data, refused = budget or FaultBudget(), body.get("data"), None
         if is_valid is not None and isinstance(data, dict) and budget.readings > 0:
             before = budget.readings
             read = self._number_places.read_decimals(self._uris[body["key"]], data, budget)
             if read and is_valid(body):
                 budget.readings = before
                 return len(read)
+            try:
+                if read:
+                    self.event(body, budget)
+            except BadRequest as error:
+                refused = error
             for each in read:
                 each.container[each.key] = each.text
-        self.event(body, budget)
+        try:
+            self.event(body, budget)
+        except BadRequest as error:
+            if refused is None:
+                raise
+            refused.errors = [*dict.fromkeys([*refused.errors, *error.errors])][:MAX_VIOLATIONS]
+            raise refused from None
         return 0
 
     def envelope(self, body: dict[str, Any], budget: FaultBudget | None = None) -> None:

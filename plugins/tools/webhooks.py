@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tornado.httputil import HTTPHeaders
+from tornado.httputil import HTTPHeaders, HTTPInputError
 
 from ingestd.api import output, times
 from ingestd.api.errors import CommandError, Refused
@@ -35,10 +35,12 @@ async def try_webhook(arguments: argparse.Namespace, config: Config, plugins: Pl
     headers = HTTPHeaders()
     for each in arguments.header:
         name, colon, value = each.partition(":")
-        if not colon:
-            raise CommandError(f"--header: expected NAME: VALUE, got {each!r}")
-        headers.add(name.strip(), value.strip())
-    body = _content(arguments.file)
+        try:
+            headers.add(name.strip() if colon else "", value.strip())
+        except HTTPInputError:  # an empty name, too
+            raise CommandError(f"--header: expected NAME: VALUE, got {each!r}") from None
+    if len(body := _content(arguments.file)) > int(config.http.max_body):
+        raise CommandError(f"the message has {len(body)} bytes, more than [http] max_body ({config.http.max_body})")
     request = Request(intake.endpoint, headers, body, received_at=times.now(), intake=intake, route=route)
     principal = Principal(intake.tenant_of(route) or "", route.name, signed=True)
     translation = intake.begin(request, principal, {}, validator.keys)
@@ -59,7 +61,9 @@ async def try_webhook(arguments: argparse.Namespace, config: Config, plugins: Pl
             if not isinstance(event, Resolved):
                 output.write_json(_shown(event.to_record().decode()))
     if not read:
-        sys.stderr.write("the message is of a kind that means no event; a topic may be missing (--header)\n")
+        sys.stderr.write(
+            "the message means no event: its topic is another one or missing (--header), or it is a test\n"
+        )
     if refusals:
         raise CommandError("; ".join(refusals))
 
@@ -81,7 +85,7 @@ def _content(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise CommandError(f"{file}: cannot be read: {error}") from error
+        raise CommandError(f"{file}: {error.strerror}") from None
 
 
 def _told(what: str, refused: Refused) -> str:

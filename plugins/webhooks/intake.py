@@ -14,7 +14,7 @@ from ingestd.api.intake import Intake, Message, Route, Translation
 
 from .webhook import Webhook
 
-__all__ = ["WebhookIntake"]
+__all__ = ["ListsIntake", "WebhookIntake"]
 
 log = logging.getLogger("ingestd.webhooks")
 
@@ -69,10 +69,6 @@ class WebhookIntake(Intake):
     ) -> Translation:
         return _Translation(self, self.webhook_of(request), request)
 
-    def begin_import(self, tenant: str, keys: frozenset[str]) -> Translation | None:
-        webhook = next((each for each in self._webhooks.values() if each.tenant == tenant), None)
-        return None if webhook is None or not webhook.has_lists else _Stored(webhook)
-
     def tell(self, webhook: Webhook, topic: str, refused: Refused, request_id: str) -> None:
         """Log a refused message, at most once a second. The platform gets 200, so nobody else would know."""
         self._untold += 1
@@ -87,6 +83,13 @@ class WebhookIntake(Intake):
             extra={"ingestd_fields": {"webhook": webhook.name, "topic": topic or None, "request_id": request_id}},
         )  # fmt: skip
         self._logged_at, self._untold = now, 0
+
+
+class ListsIntake(WebhookIntake):
+    """The webhooks of a platform whose lists can be imported from files."""
+
+    def begin_import(self, tenant: str, keys: frozenset[str]) -> Translation | None:
+        return next((_Stored(each) for each in self._webhooks.values() if each.tenant == tenant), None)
 
 
 class _Translation(Translation):
@@ -116,6 +119,7 @@ class _Stored(Translation):
 
     def __init__(self, webhook: Webhook) -> None:
         self._webhook = webhook
+        self.sender = webhook.principal
 
     def read(self, index: int, message: dict[str, Any], raw: bytes) -> Sequence[Message]:
         return self._webhook.read_stored(message, self.check)

@@ -15,17 +15,24 @@ from ingestd.api.events import Endpoint, Request
 from ingestd.api.intake import Message
 
 from .payloads import amount, instant, objects, sum_of, text_of, without_none
+from .shopify_refunds import Refunded, one_of
 from .signatures import has_signature
 from .webhook import VISITOR, Check, Webhook, WebhookOptions, Who
 
 __all__ = ["Shopify"]
 
 _ID = {"type": ["integer", "string"]}
-_AMOUNT = {"type": ["string", "null"], "pattern": r"^-?\d+(\.\d+)?$"}
+_AMOUNT = {"type": ["string", "number", "null"], "pattern": r"^-?\d+(\.\d+)?$"}
 _LINES = {
     "type": "array",
     "items": {"type": "object", "properties": {"price": _AMOUNT, "quantity": {"type": "integer"}}},
 }
+
+
+def _amounts(*names: str) -> Mapping[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(names, _AMOUNT)}}
+
+
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "order": {
         "type": "object",
@@ -35,7 +42,14 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
             "total_tax": _AMOUNT, "total_discounts": _AMOUNT, "line_items": _LINES,
         },
     },
-    "refund": {"type": "object", "required": ["id", "order_id"], "properties": {"id": _ID, "order_id": _ID}},
+    "refund": {
+        "type": "object",
+        "required": ["id", "order_id"],
+        "properties": {
+            "id": _ID, "order_id": _ID, "refund_line_items": _amounts("subtotal", "total_tax"),
+            "order_adjustments": _amounts("amount", "tax_amount"), "transactions": _amounts("amount"),
+        },
+    },
     "checkout": {"type": "object", "required": ["token"], "properties": {"token": {"type": "string"}}},
     "customer": {"type": "object", "required": ["id"], "properties": {"id": _ID}},
 }  # fmt: skip
@@ -78,8 +92,8 @@ class Shopify(Webhook):
         check(schema, payload)
         # A repetition has the same id of the event, and another id of the delivery.
         event_id = headers.get("X-Shopify-Event-Id") or headers.get("X-Shopify-Webhook-Id")
-        event_id = event_id or f"{topic} {payload.get('id')} {payload.get('updated_at')}"
-        return reader(payload, event_id)
+        # One step of the shop, which has one id, may change several objects and concern several topics.
+        return reader(payload, f"{topic} {payload.get('id')} {event_id or payload.get('updated_at')}")
 
     # Orders
 
@@ -107,12 +121,13 @@ class Shopify(Webhook):
         subtotal = order.get("subtotal_price")
         lines = objects(order.get("line_items"))
         included = _tax_of(lines) if order.get("taxes_included") is True else Decimal()
+        cards = sum((_worth(each) for each in lines if each.get("gift_card") is True), Decimal())
         codes = [text_of(each.get("code")) for each in objects(order.get("discount_codes"))]
         data = without_none({
             "order_id": text_of(order["id"]),
             "currency": order.get("currency"),
             "total": amount(order.get("total_price")),
-            "revenue": None if subtotal is None else amount(subtotal) - included,
+            "revenue": None if subtotal is None else amount(subtotal) - included - cards,
             "shipping": _shipping(order),
             "tax": tax,
             "discount": amount(order.get("total_discounts")),
@@ -127,37 +142,22 @@ class Shopify(Webhook):
         return [self.event("Order Cancelled", data, self._who(order), f"cancelled {order['id']}", at)]
 
     def _refunded(self, refund: dict[str, Any], event_id: str) -> Sequence[Message]:
-        lines = objects(refund.get("refund_line_items"))
-        paid = [
-            each
-            for each in objects(refund.get("transactions"))
-            if each.get("kind") == "refund" and each.get("status") in ("success", "pending")
-        ]
-        adjusted = [each for each in objects(refund.get("order_adjustments")) if each.get("kind") == "shipping_refund"]
-        tax = sum_of(each.get("total_tax") for each in lines)
-        shipping = abs(sum_of(each.get("amount") for each in adjusted))
-        shipping_tax = abs(sum_of(each.get("tax_amount") for each in adjusted))
-        if not adjusted:  # newer versions of the interface have lines of their own
-            returned = objects(refund.get("refund_shipping_lines"))
-            shipping = sum_of(_shop_money(each.get("subtotal_amount_set")) for each in returned)
-            shipping_tax = sum_of(_shop_money(each.get("tax_amount_set")) for each in returned)
-        total = sum_of(each.get("amount") for each in paid)
-        goods = total - tax - shipping - shipping_tax if paid else sum_of(each.get("subtotal") for each in lines)
-        if not paid and not goods:
+        returned = Refunded(refund)
+        if returned.is_test or (returned.total is None and returned.goods <= 0):
             return ()  # nothing was given back
         items = [
             _product(item) | {"quantity": each.get("quantity", 1)}
-            for each in lines
+            for each in returned.lines
             if isinstance(item := each.get("line_item"), dict)
         ]
         data = without_none({
             "order_id": text_of(refund["order_id"]),
             "refund_id": text_of(refund["id"]),
-            "currency": next((each.get("currency") for each in paid if each.get("currency")), None),
-            "total": total if paid else None,
-            "revenue": max(goods, Decimal()),
-            "shipping": shipping or None,
-            "tax": tax + shipping_tax,
+            "currency": returned.currency,
+            "total": returned.total,
+            "revenue": max(returned.goods, Decimal()),
+            "shipping": returned.shipping or None,
+            "tax": returned.tax,
             "products": items,
         })  # fmt: skip
         who = self.who(None, None, f"order {refund['order_id']}")
@@ -203,6 +203,12 @@ class Shopify(Webhook):
         return self.who(visitor, user, otherwise or f"order {payload['id']}")
 
 
+def _worth(line: Mapping[str, Any]) -> Decimal:
+    """What a line costs after discounts."""
+    discounts = sum_of(each.get("amount") for each in objects(line.get("discount_allocations")))
+    return amount(line.get("price")) * amount(line.get("quantity")) - discounts
+
+
 def _time_of(payload: Mapping[str, Any]) -> int | None:
     return instant(payload.get("processed_at") or payload.get("created_at"))
 
@@ -224,14 +230,8 @@ def _tax_of(lines: Sequence[Mapping[str, Any]]) -> Decimal:
     return sum_of(tax.get("price") for line in lines for tax in objects(line.get("tax_lines")))
 
 
-def _shop_money(both: Any) -> Any:
-    """The amount in the shop's currency, of a pair with the customer's; None if there is none."""
-    money = both.get("shop_money") if isinstance(both, dict) else None
-    return money.get("amount") if isinstance(money, dict) else None
-
-
 def _shipping(order: Mapping[str, Any]) -> Decimal | None:
-    told = _shop_money(order.get("total_shipping_price_set"))
+    told = one_of(order.get("total_shipping_price_set"), "shop_money")
     if told is not None:
         return amount(told)
     lines = order.get("shipping_lines")

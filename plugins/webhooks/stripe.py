@@ -44,7 +44,8 @@ _SCHEMA: Mapping[str, Any] = {
                     "properties": {
                         "id": {"type": "string"}, "currency": {"type": "string"},
                         "metadata": {"type": ["object", "null"]}, "amount_total": {"type": ["integer", "null"]},
-                        "amount_received": {"type": "integer"}, "amount_refunded": {"type": "integer"},
+                        "amount": {"type": "integer"}, "amount_received": {"type": "integer"},
+                        "amount_refunded": {"type": "integer"},
                     },
                 },
             },
@@ -73,6 +74,7 @@ class Stripe(Webhook):
             **({"checkout.session.completed": checkout, "checkout.session.async_payment_succeeded": checkout}
                if of_checkout else {"payment_intent.succeeded": intent}),
             "charge.refunded": self._refunded,
+            "charge.dispute.closed": self._disputed,
         }  # fmt: skip
 
     def topic(self, headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
@@ -144,14 +146,24 @@ class Stripe(Webhook):
         given = refunded - (earlier if isinstance(earlier, int) else 0)
         if given <= 0:
             return ()
-        order_id = _order_id(charge)
-        refund_id = f"{charge['id']} {refunded}"
-        who = self.who(_metadata(charge).get(VISITOR), charge.get("customer"), f"order {order_id}")
-        told = without_none({
-            "order_id": order_id, "refund_id": refund_id, "currency": charge["currency"].upper(),
-            "total": _money(given, charge["currency"]),
+        return self._given_back(charge, f"{charge['id']} {refunded}", given, None, at)
+
+    def _disputed(self, dispute: dict[str, Any], _: dict[str, Any], at: int) -> Sequence[Message]:
+        """The customer's bank has taken the money back. It may still return while the dispute is open."""
+        if dispute.get("status") != "lost":
+            return ()
+        return self._given_back(dispute, dispute["id"], dispute.get("amount", 0), "dispute", at)
+
+    def _given_back(
+        self, about: dict[str, Any], refund_id: str, amount: int, reason: str | None, at: int
+    ) -> Sequence[Message]:
+        order_id, currency = _order_id(about), about["currency"]
+        who = self.who(_metadata(about).get(VISITOR), about.get("customer"), f"order {order_id}")
+        data = without_none({
+            "order_id": order_id, "refund_id": refund_id, "currency": currency.upper(),
+            "total": _money(amount, currency), "reason": reason,
         })  # fmt: skip
-        return [self.event("Order Refunded", told, who, f"refund {refund_id}", at)]
+        return [self.event("Order Refunded", data, who, f"refund {refund_id}", at)]
 
 
 def _metadata(paid: Mapping[str, Any]) -> Mapping[str, Any]:

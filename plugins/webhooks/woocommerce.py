@@ -21,6 +21,7 @@ __all__ = ["WooCommerce"]
 
 _PAID = {"processing", "completed", "refunded"}
 _GIVEN_UP = {"cancelled", "trash"}
+_DRAFTS = {"auto-draft", "checkout-draft", "draft"}
 _MOST_REFUNDS = MOST_MESSAGES - 4
 _ARRIVAL = "_wc_order_attribution_"
 """The prefix of the metadata in which WooCommerce keeps how the customer of an order came."""
@@ -36,7 +37,10 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
             "id": _ID, "status": {"type": "string"}, "currency": {"type": "string"}, "total": _AMOUNT,
             "total_tax": _AMOUNT, "shipping_total": _AMOUNT, "discount_total": _AMOUNT,
             "line_items": {"type": "array", "items": _ITEM},
-            "refunds": {"type": "array", "items": {"type": "object", "required": ["id", "total"]}},
+            "refunds": {
+                "type": "array",
+                "items": {"type": "object", "required": ["id", "total"], "properties": {"id": _ID, "total": _AMOUNT}},
+            },
         },
     },
     "id": {"type": "object", "required": ["id"], "properties": {"id": _ID}},
@@ -94,13 +98,15 @@ class WooCommerce(Webhook):
 
     def _changed(self, order: dict[str, Any], message_id: str) -> Sequence[Message]:
         number, status = order["id"], order["status"]
+        if status in _DRAFTS:  # nobody has ordered yet
+            return ()
         completed = status in _PAID or (self._options.completed == "created" and status not in _GIVEN_UP)
         made: list[Message] = []
         if completed:
             made += [*self._arrival(order), self._order("Order Completed", order, f"completed {number}")]
         elif status not in _GIVEN_UP:
             made.append(self._order("Order Updated", order, message_id))
-        made += [self._refund(order, each) for each in objects(order.get("refunds"))[:_MOST_REFUNDS]]
+        made += self._refunds(order)
         if status in _GIVEN_UP:
             made += self._cancelled(order, status)
         return made
@@ -122,20 +128,33 @@ class WooCommerce(Webhook):
         context = without_none({"userAgent": text_of(order.get("customer_user_agent"))})
         return self.event(key, data, self._who(order), message_id, _time_of(order), context=context)
 
-    def _refund(self, order: dict[str, Any], refund: dict[str, Any]) -> Message:
+    def _refunds(self, order: dict[str, Any]) -> list[Message]:
+        """Each refund of an order; the newest ones if there are very many.
+
+        Which part of a refund is taxes and shipping is not told, so it is the part that they are of the order. It is
+        taken of the sum of the refunds: then those of a whole order take back its whole revenue, and lose no cent.
+        """
         total, tax, shipping = _amounts(order)
-        given = abs(amount(refund["total"]))
-        # Which part of it is taxes is not told, so it is the part that they are of the order.
-        revenue = min(given, max(Decimal(), given * (total - tax - shipping) / total)) if total else given
-        data = without_none({
-            "order_id": text_of(order["id"]),
-            "refund_id": text_of(refund["id"]),
-            "currency": order["currency"],
-            "total": given,
-            "revenue": revenue.quantize(min(total, given, key=_decimals)),
-            "reason": text_of(refund.get("reason")),
-        })  # fmt: skip
-        return self.event("Order Refunded", data, self._who(order), f"refund {refund['id']}", _time_of_change(order))
+        net, who, at = total - tax - shipping, self._who(order), _time_of_change(order)
+        refunds = [(each, abs(amount(each["total"]))) for each in objects(order.get("refunds"))]
+        refunds.sort(key=lambda each: (amount(each[0]["id"]), str(each[0]["id"])))
+        made, sum_, told, unit = [], Decimal(), Decimal(), total
+        for refund, given in refunds:
+            sum_, before, unit = sum_ + given, told, min(unit, given, key=_decimals)
+            told = min(sum_, max(Decimal(), sum_ * net / total)) if total > 0 else sum_
+            told = told.quantize(unit.copy_abs())
+            if not given:
+                continue
+            data = without_none({
+                "order_id": text_of(order["id"]),
+                "refund_id": text_of(refund["id"]),
+                "currency": order["currency"],
+                "total": given,
+                "revenue": told - before,
+                "reason": text_of(refund.get("reason")),
+            })  # fmt: skip
+            made.append(self.event("Order Refunded", data, who, f"refund {refund['id']}", at))
+        return made[-_MOST_REFUNDS:]
 
     def _cancelled(self, order: dict[str, Any], reason: str) -> Sequence[Message]:
         data = {"order_id": text_of(order["id"]), "reason": reason}
@@ -168,7 +187,8 @@ class WooCommerce(Webhook):
             "city": text_of(billing.get("city")),
             "country": text_of(billing.get("country")),
         })  # fmt: skip
-        return [self.identify(who, traits, message_id, instant_of(customer.get("date_modified_gmt")))]
+        at = customer.get("date_modified_gmt") or customer.get("date_created_gmt")
+        return [self.identify(who, traits, message_id, instant_of(at))]
 
     def _who(self, order: Mapping[str, Any]) -> Who:
         visitor = next((value for name, value in _metadata(order) if name == VISITOR), None)

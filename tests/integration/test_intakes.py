@@ -341,6 +341,14 @@ async def test_an_intake_may_have_a_whole_request_sent_again(door: MakeDoor, tmp
         assert len(await open_door.records()) == 1
 
 
+async def test_of_several_events_the_one_that_may_be_stored_later_decides(door: MakeDoor, tmp_path: Path) -> None:
+    """Else the caller would hear of the fault alone, and the other event would be lost."""
+    async with door(tmp_path, Plugin(Baskets()), Full()) as open_door:
+        answer = await post(open_door, "/baskets", basket("no key", "Cart Viewed", "Page View"))
+        assert (answer.code, json.loads(answer.body)) == (200, ["unavailable"])
+        assert [record["key"] for record in await open_door.records()] == ["Page View"]
+
+
 async def test_an_sdk_sends_again_what_could_not_be_stored_now(door: MakeDoor, tmp_path: Path) -> None:
     plugin = SegmentPlugin(SegmentPlugin.Options())
     async with door(tmp_path, plugin, Full()) as open_door:

@@ -16,12 +16,12 @@ from uuid import uuid4
 from .clients import wait_until
 from .daemon import Daemon, Reply, Shop
 
-__all__ = ["SECRET", "Platforms", "platforms", "taken"]
+__all__ = ["SECRET", "TABLES", "Platforms", "platforms", "taken"]
 
 SECRET = "whsec_a-secret-that-a-platform-shows-once"
 
 _COMMON = f'tenant = "shop"\nsecret = "{SECRET}"\n'
-_TABLES = {
+TABLES = {
     "plugins.webhooks.de": f'{_COMMON}type = "shopify"\nprevious_secret = "the-one-before"',
     "plugins.webhooks.paid": f'{_COMMON}type = "shopify"\ncompleted = "paid"',
     "plugins.webhooks.woo": f'{_COMMON}type = "woocommerce"',
@@ -92,7 +92,7 @@ class Platforms(NamedTuple):
 
 @contextmanager
 def platforms(folder: Path) -> Iterator[Platforms]:
-    shop = Shop(folder, _TABLES)
+    shop = Shop(folder, TABLES)
     with shop.serve() as daemon:
         yield Platforms(shop, daemon)
 

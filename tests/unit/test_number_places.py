@@ -67,6 +67,16 @@ def test_any_other_text_is_refused_with_its_place(text: str) -> None:
         assert {error.pointer for error in refused.value.errors} == {pointer, "/data/tax"}
 
 
+@pytest.mark.parametrize("items", [1, 60, 2000])
+def test_a_text_that_would_be_a_number_never_hides_another_fault(items: int) -> None:
+    """Of many faults the first ones are told, and of a large event only one."""
+    body = event({"currency": 7, "products": [{"price": "5", "quantity": "2"}] * items})
+    with pytest.raises(BadRequest, match="/data/currency") as refused:
+        VALIDATOR.event_with_texts(body)
+    assert refused.value.errors[0].pointer == "/data/currency"
+    assert body["data"]["products"][0]["price"] == "5"
+
+
 def test_an_event_with_too_many_texts_is_refused_as_ever() -> None:
     """It would take too long, and no order has so many."""
     assert VALIDATOR.event_with_texts(event({"products": [{"price": "5"}] * 9_000})) == 9_000

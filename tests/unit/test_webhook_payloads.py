@@ -51,12 +51,23 @@ _SHIPPING = {"kind": "shipping_refund", "amount": "-5.00", "tax_amount": "0.00"}
 _GUEST = woocommerce.order(refunds=[{"id": 5, "total": "-5.00"}], meta_data=woocommerce.from_cookie("v-1"))
 _PAID = stripe.session(metadata={"ingestd_visitor": "v-1"})
 _REFUND = stripe.event("charge.refunded", stripe.charge(_PAID, 500), previous={"amount_refunded": 100})
+_SET = {"shop_money": {"amount": "1", "currency_code": "USD"}, "presentment_money": {"amount": "2"}}
+_SETS = {f"{name}_set": _SET for name in ("subtotal", "total_tax", "amount", "tax_amount", "subtotal_amount")}
+_PAID_BACK = {"kind": "refund", "status": "success", "amount": "27", "currency": "CAD"}
+_ABROAD = shopify.refund(
+    _SOLD, "27", refund_line_items=[{**_LINE, **_SETS, "line_item": {"gift_card": True}}], duties=[_SETS],
+    order_adjustments=[{"kind": "refund_discrepancy", "amount": "-5", "tax_amount": "0", **_SETS}],
+    refund_shipping_lines=[_SETS], transactions=[_PAID_BACK],
+)  # fmt: skip
+_LOST = {"id": "dp_1", "currency": "eur", "amount": 500, "status": "lost", "payment_intent": "pi_1", "metadata": {}}
 CASES: tuple[tuple[Webhook, str, dict[str, Any]], ...] = (
     (SHOPIFY, "orders/create", _SOLD),
     (SHOPIFY, "refunds/create", shopify.refund(_SOLD, "27", refund_line_items=[_LINE], order_adjustments=[_SHIPPING])),
+    (SHOPIFY, "refunds/create", _ABROAD),
     (WOOCOMMERCE, "order.updated", _GUEST),
     (STRIPE, "checkout.session.completed", stripe.event("checkout.session.completed", _PAID)),
     (STRIPE, "charge.refunded", _REFUND),
+    (STRIPE, "charge.dispute.closed", stripe.event("charge.dispute.closed", _LOST)),
     (GENERIC, "Order Completed", generic.message()),
 )
 

@@ -43,11 +43,12 @@ def intake_of(
     """
     able = {each.endpoint.value: each for each in intakes if type(each).begin_import is not Intake.begin_import}
     if format_ is None:
-        intake = next(iter(able.values())) if len(able) == 1 else None
-        if intake is not None and _have_records(files, intake, tenant):
+        if not able or _have_records(files, " or ".join(sorted(able)), tenant):
             return None
-    else:
-        intake = _named(format_, able)
+        if len(able) > 1:
+            raise CommandError(f"the files have no records of ingestd: say --format {' or '.join(sorted(able))}")
+        format_ = next(iter(able))
+    intake = _named(format_, able)
     if intake is not None and tenant is None:
         raise CommandError(
             f"the files have messages in the format {intake.endpoint.value}, which name no shop: say with --tenant"
@@ -67,7 +68,7 @@ def _named(name: str, able: Mapping[str, Intake]) -> Intake | None:
     return able[name]
 
 
-def _have_records(files: Sequence[InputFile], intake: Intake, tenant: str | None) -> bool:
+def _have_records(files: Sequence[InputFile], formats: str, tenant: str | None) -> bool:
     """Whether the files have records, by the first line of each. If so, each other line must be a record too."""
     firsts = [line for file in files for line in [next(_line_forms(file), None)] if line is not None]
     record = next((line for line in firsts if line.is_record), None)
@@ -83,7 +84,7 @@ def _have_records(files: Sequence[InputFile], intake: Intake, tenant: str | None
         return True
     raise CommandError(
         f"{record.file}:{record.number} looks like a record of ingestd, but {why}; a visitor can write such a message:"
-        f" say --format {intake.endpoint.value} or --format {RECORD}"
+        f" say --format {formats} or --format {RECORD}"
     )
 
 

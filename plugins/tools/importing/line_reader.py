@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.errors import Refused, SchemaViolation, TooLarge, UnknownKey
+from ingestd.api.errors import BadRequest, CommandError, Refused, SchemaViolation, TooLarge, UnknownKey
 from ingestd.api.events import Endpoint, Event, Principal, Record, Request
 from ingestd.api.imported import Imported
 from ingestd.api.intake import Intake, Message, Translation
@@ -24,7 +24,7 @@ from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import Validator, parse_body
 
-from .lines import Line
+from .lines import ARRAY, Line
 from .record_forms import (
     FORMS,
     Attribution,
@@ -102,14 +102,17 @@ class LineReader:
         self._messages: Translation | None = None
         if intake is not None and tenant is not None:
             self._messages = intake.begin_import(tenant, validator.keys)
-            if self._messages is not None:
-                self._messages.check = PayloadSchemas(intake).check
+            if self._messages is None:
+                raise CommandError(f"the configuration takes no {intake.endpoint.value} for the tenant {tenant}")
+            self._messages.check = PayloadSchemas(intake).check
         self._ignored: IgnoredTimestamp | None = None
         unusable_ids = UnusableIds(config.ids.unusable)
         self._parser = EventParser(validator, plugins.hooks, self, unusable_ids=unusable_ids)
 
     def read(self, content: bytes) -> Sequence[Item]:
         """The items of a line. A message may become several. Raises `Refused`, with the places of all faults in it."""
+        if content.startswith(b"["):
+            raise BadRequest(ARRAY, code="not_an_object")
         line = parse_body(content)
         return [self._read_record(line)] if self._intake is None else self._read_message(line, content)
 
@@ -195,9 +198,10 @@ class LineReader:
             raise TooLarge(f"The message is larger than {self._max_body} bytes.")
         read = self._messages.read(0, line, content)
         messages = [read] if isinstance(read, Message) else read
+        sender = self._messages.sender or Principal(self._tenant, "")
         try:
             return [
-                self._parse_message(message, f"{number or ''}".encode() + content, self._tenant)
+                self._parse_message(message, f"{number or ''}".encode() + content, sender)
                 for number, message in enumerate(messages)
             ]
         except Refused as refused:
@@ -206,9 +210,10 @@ class LineReader:
             ]
             raise
 
-    def _parse_message(self, message: Message, content: bytes, tenant: str) -> Item:
+    def _parse_message(self, message: Message, content: bytes, sender: Principal) -> Item:
         """`content` differs for each message of a line."""
         assert self._intake is not None
+        tenant = sender.tenant
         received_at = self.now if message.received_at is None else message.received_at
         if message.at is None:
             refuse("/timestamp", "required, but missing or no RFC 3339 time", "required")
@@ -218,7 +223,7 @@ class LineReader:
         # Without a message id, equal lines are the same event.
         name = message_id if isinstance(message_id, str) else blake2b(content, digest_size=16).hexdigest()
         record_id = named_time_uuid(max(0, message.at), "imported message", tenant, name)
-        event = self._parse(message, Principal(tenant, ""), record_id, received_at)
+        event = self._parse(message, sender, record_id, received_at)
         # A time after the receipt becomes the time of receipt, as in a request. Without one, the time cannot be right.
         if self._ignored is IgnoredTimestamp.FUTURE and message.received_at is None:
             refuse("/timestamp", "the time is in the future", "maximum")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from ingestd.api.errors import BadRequest, CommandError, Refused, TooLarge
 from ingestd.daemon.process import raise_file_limit
 
-__all__ = ["STDIN", "Found", "InputFile", "InputFiles", "Line", "find_files"]
+__all__ = ["ARRAY", "STDIN", "Found", "InputFile", "InputFiles", "Line", "find_files"]
 
 STDIN = "-"
 _GZIP = b"\x1f"  # the first byte of gzip, with which no JSON begins
@@ -34,6 +34,7 @@ _OTHERS: Mapping[bytes, str] = {
     b"PAR1": "in the format Parquet",
 }  # fmt: skip
 """The first bytes of files that people confuse with JSON lines, and what they are."""
+ARRAY = "an array: give each of its objects a line, as jq -c '.[]' does"
 _CHUNK = 1 << 16
 _ENDLESS = 4 << 30  # bytes of a line after which the rest of the file is not read
 _MOST_BLANK = 1_000_000  # blank lines one after the other, after which the rest of the file is not read
@@ -121,7 +122,8 @@ class InputFile:
                         line = line.removeprefix(_BOM)
                     stripped, is_cut = line.strip(), len(line) > longest + 1 and not line.endswith(b"\n")
                     if is_cut or len(stripped) > longest:
-                        yield Line(name, number, b"", TooLarge(f"The line is longer than {longest} bytes."))
+                        why = f" and begins {ARRAY}" if line.startswith(b"[") else ""
+                        yield Line(name, number, b"", TooLarge(f"The line is longer than {longest} bytes{why}."))
                         _skip(line, content)
                     elif stripped:
                         yield Line(name, number, stripped)

@@ -13,6 +13,7 @@ from tests.support.browser import Browser
 from tests.support.browser_visits import MakeSite
 from tests.support.daemon import Daemon, Shop
 from tests.support.firefox import Firefox
+from tests.support.platforms import TABLES
 from tests.support.shop_pages import ShopPages, Site, shop_pages
 from tests.support.tab import AnyBrowser
 
@@ -33,7 +34,8 @@ def pages() -> Iterator[ShopPages]:
 
 @pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return Shop(tmp_path_factory.mktemp("shop"), {"http": 'shutdown_timeout = "100ms"\nshutdown_grace = "0s"'})
+    http = 'shutdown_timeout = "100ms"\nshutdown_grace = "0s"'
+    return Shop(tmp_path_factory.mktemp("shop"), {"http": http, **TABLES})
 
 
 @pytest.fixture(scope="package")

@@ -53,13 +53,25 @@ def test_a_trial_shows_the_records_or_the_faults(place: Platforms) -> None:
     shown = json.loads(place.shop.command("webhooks", "test", "erp", str(file)))
     assert (shown["key"], shown["anonymousId"]) == ("Order Completed", sent["order"]["visitor"])
     file.write_text(json.dumps(message(order={"total": "19,90", "currency": 7})))
-    for name, told in (
-        ("erp", "Order Completed is refused: /data/total: expected number, got string; /data/currency: expected"),
-        ("erq", "no webhook has the name erq; did you mean erp?"),
+    good, large = place.shop.folder / "good.json", place.shop.folder / "large.json"
+    good.write_text(json.dumps(message(order={"currency": 7})))
+    large.write_text(" " * (1 << 20) + json.dumps(message()))
+    for arguments, told in (
+        (
+            ("erp", file),
+            "Order Completed is refused: /data/total: expected number, got string; /data/currency: expected",
+        ),
+        (("erp", good), "Order Completed is refused: /data/currency: expected string, got number; /data/"),
+        (("erq", file), "no webhook has the name erq; did you mean erp?"),
+        (("erp", large), "more than [http] max_body (1MiB)"),
+        (("erp", place.shop.folder), f"{place.shop.folder}: Is a directory\n"),
+        (("erp", file, "--header", "nonsense"), "--header: expected NAME: VALUE, got 'nonsense'\n"),
+        (("erp", file, "--header", "X: a\r\nY: b"), "--header: expected NAME: VALUE, got 'X: a\\r\\nY: b'\n"),
     ):
-        done = run_ingestd("webhooks", "test", name, str(file), config=place.shop.config)
+        done = run_ingestd("webhooks", "test", *map(str, arguments), config=place.shop.config)
         assert done.returncode == 1
         assert told in done.stderr
+        assert "Traceback" not in done.stderr
     assert place.records(sent["order"]["visitor"]) == []
     file.write_text(json.dumps({"id": 1, "test": True}))
     topic = ("--header", "X-Shopify-Topic: orders/create")

@@ -108,6 +108,18 @@ def test_an_order_of_a_page_is_superseded(place: Platforms) -> None:
     assert (false["value"]["revenue"], reversal["reason"], true["value"]["revenue"]) == (9_999, "superseded", 49.95)
 
 
+def test_a_page_cannot_take_the_place_of_an_order_or_its_visitor(place: Platforms) -> None:
+    """Numbers of orders can be guessed: a page could send the next ones before the shop has sold them."""
+    sold = order(customer=None)
+    campaign = {"campaign": {"source": "affiliate", "medium": "cpc"}}
+    body = {"key": "Page View", "data": {}, "anonymousId": f"shopify order {sold['id']}", "context": campaign}
+    for more in ({}, {"messageId": f"shopify completed {sold['id']}"}):
+        assert place.daemon.post("/track", {**body, **more}, place.shop.public.id).status == 200
+    assert taken(place.shopify("orders/create", sold))
+    (attribution,) = place.derived(sold["id"])
+    assert (attribution["value"]["revenue"], attribution["touchpoint"]) == (49.95, None)
+
+
 def test_refunds_and_cancellations_reverse_in_any_order(place: Platforms) -> None:
     sold = order()
     half = refund(
@@ -181,9 +193,21 @@ def test_customers_and_checkouts(place: Platforms) -> None:
     assert (started["data"]["value"], started["linked"]) == (59.95, True)
 
 
+def test_a_step_of_the_shop_that_concerns_several_topics_is_several_events(place: Platforms) -> None:
+    """All of its messages have one id of the event."""
+    sold, step = order(customer={"id": 7_778, "email": "joan@example.com"}), str(uuid4())
+    for topic, payload in (("orders/updated", sold), ("orders/paid", sold), ("customers/update", sold["customer"])):
+        for _ in range(2):
+            assert taken(place.shopify(topic, payload, X_Shopify_Event_Id=step))
+    assert len(place.records(str(sold["id"]), "Order Updated")) == 2
+    assert len(place.records("joan@example.com")) == 1
+
+
 def test_test_orders_and_other_topics_are_no_events(place: Platforms) -> None:
     sold = order(test=True)
     assert taken(place.shopify("orders/create", sold))
+    given = {"kind": "refund", "status": "success", "amount": "5.00", "currency": "USD", "test": True}
+    assert taken(place.shopify("refunds/create", refund(sold, "5.00", transactions=[given])))
     assert taken(place.shopify("products/update", {"id": sold["id"]}))
     assert taken(place.shopify("", {"id": sold["id"]}))
     assert place.records(str(sold["id"])) == []

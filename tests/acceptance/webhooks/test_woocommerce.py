@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.daemon import run_ingestd
 from tests.support.platforms import SECRET, Platforms, taken
 
 NOW = datetime.now(UTC).replace(microsecond=0, tzinfo=None)
@@ -111,14 +112,45 @@ def test_customers(place: Platforms) -> None:
 
 
 def test_an_export_fills_an_outage(place: Platforms) -> None:
-    """What a webhook has told is not stored again."""
+    """What a webhook has told is not stored again, and the files are as trusted as the webhooks."""
     known, missed = order(), order(refunds=[{"id": next(_ids), "total": "-59.50"}])
+    claimed = {"order_id": str(missed["id"]), "revenue": 9_999, "currency": "EUR"}
+    body = {"key": "Order Completed", "data": claimed, "anonymousId": f"visitor-{uuid4()}"}
+    assert place.daemon.post("/track", body, place.shop.public.id).status == 200
     assert taken(place.woocommerce("order.created", known))
+    known["refunds"] = [{"id": next(_ids), "total": "-29.75"}]
     file = place.shop.folder / "orders.jsonl"
     file.write_text("".join(f"{json.dumps(each)}\n" for each in (known, missed)))
     arguments = ("events", "import", str(file), "--format", "woocommerce", "--tenant", "shop", "--state", "--json")
-    for stored in (2, 0):
+    for stored in (3, 0):
         counts = json.loads(place.shop.command(*arguments))
         assert (counts["lines"], counts["counts"].get("imported", 0)) == (2, stored)
-    attribution, reversal = place.derived(missed["id"])
-    assert (attribution["value"]["revenue"], reversal["value"]["revenue"]) == (46, 46)
+    assert taken(place.woocommerce("order.updated", missed))  # the webhook works again
+    assert len(place.records(f"completed {missed['id']}")) == 1
+    for sold, refunded in ((missed, 46), (known, 23)):
+        attribution, reversal = place.derived(sold["id"])[-2:]
+        assert (attribution["value"]["revenue"], reversal["value"]["revenue"]) == (46, refunded)
+
+
+def test_files_that_cannot_be_read_as_orders_are_told(place: Platforms) -> None:
+    """Nor is a line taken for a record of ingestd because it looks like one."""
+    file, order_, whole = place.shop.folder / "orders.json", order(), json.dumps(order())
+    assert taken(place.woocommerce("order.created", order_))
+    record = json.dumps(place.records(f"completed {order_['id']}")[0])
+    shop, of_shop = ("--tenant", "shop"), ("--tenant", "shop", "--state", "--format", "woocommerce")
+    array = "an array: give each of its objects a line"
+    for content, arguments, told in (
+        (f"[{whole}]", of_shop, array),
+        (json.dumps([order_], indent=1), of_shop, f":1: {array}"),
+        (f"[{whole}, {' ' * (4 << 20)}{whole}]", of_shop, f"and begins {array}"),
+        (f"{whole}\n{whole[:200]}", of_shop, ":2: the body is not JSON"),
+        (whole, ("--format", "woocommerce", "--tenant", "other"), "takes no woocommerce for the tenant other"),
+        (whole, ("--format", "shopify", *shop), "no format 'shopify'; known: record, segment, woocommerce"),
+        (whole, shop, "the files have no records of ingestd: say --format segment or woocommerce"),
+        (f"{record}\n{whole}", shop, "looks like a record of ingestd, but"),
+    ):
+        file.write_text(content)
+        done = run_ingestd("events", "import", str(file), *arguments, config=place.shop.config)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
