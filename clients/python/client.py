@@ -14,6 +14,7 @@ from typing import Any
 
 from .folder import QueueFolder
 from .sender import OnRefused, Sender
+from .transport import MakeHttp, Transport
 
 __all__ = ["Client"]
 
@@ -38,23 +39,27 @@ class Client:
         interval: float = 1.0,
         timeout: float = 20.0,
         on_refused: OnRefused | None = None,
+        http: MakeHttp | None = None,
     ) -> None:
         """`host` is the address of ingestd, and `key` the id of a server key of `tenant`.
 
         Events wait in `folder`, at most about `most` of them. An event waits `interval` seconds for others. A request
         has `timeout` seconds. `on_refused` is called with an event that ingestd refuses and the problem. Without it,
-        both are logged. ValueError: the host is no address. OSError: the folder cannot be made.
+        both are logged. `http` makes an `httpx.Client` in each process that sends, to be used instead of the standard
+        library. ValueError: the host is no address. OSError: the folder cannot be made.
         """
         self._folder = Path(folder), most
         self._tenant = tenant
-        self._options = {"interval": interval, "timeout": timeout, "on_refused": on_refused}
-        self._access = host, key, secret
+        self._options = {"interval": interval, "on_refused": on_refused}
+        self._transport = host, timeout, http
+        self._access = key, secret
         self._start()
         atexit.register(self.close)
 
     def _start(self) -> None:
         self._queue = QueueFolder(*self._folder)
-        self._sender = Sender(self._queue, *self._access, **self._options)  # type: ignore[arg-type]  # of three types
+        transport = Transport(*self._transport)
+        self._sender = Sender(self._queue, transport, *self._access, **self._options)  # type: ignore[arg-type]  # of two
 
     def track(
         self,
@@ -115,7 +120,7 @@ class Client:
         newest = self._queue.newest()
         sender.wake(hurries=True)
         pause = 0.01
-        while self._queue.has_before(newest):
+        while self._queue.has_until(newest):
             if sender.refusal is not None:
                 raise sender.refusal
             if time.monotonic() > deadline:

@@ -9,8 +9,9 @@ function show(mixed $result): void
     fwrite(STDOUT, json_encode($result) . "\n");
 }
 
-[, $host, $key, $secret, $folder, $most] = $argv;
-$client = new Ingestd\Client($host, $key, $secret, 'shop', folder: $folder, most: (int) $most, onRefused: function (
+[, $host, $key, $secret, $folder, $given] = $argv;
+$options = json_decode($given, true);
+$client = new Ingestd\Client($host, $key, $secret, 'shop', ...$options, folder: $folder, onRefused: function (
     array $event,
     array $problem,
 ): void {

@@ -16,9 +16,14 @@ def named(fields: dict[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in fields.items()}
 
 
-host, key, secret, folder, most = sys.argv[1:]
+host, key, secret, folder, given = sys.argv[1:]
+options = json.loads(given)
+if options.pop("httpx", False):
+    import httpx
+
+    options["http"] = httpx.Client
 client = Client(
-    host, key, secret, "shop", folder=folder, most=int(most), interval=0.01,
+    host, key, secret, "shop", folder=folder, interval=0.01, **options,
     on_refused=lambda event, problem: show({"refused": event["messageId"], "code": problem["code"]}),
 )  # fmt: skip
 for line in sys.stdin:
