@@ -18,7 +18,8 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     show(method === 'flush' ? await client.flush(given[0] * 1000) : client[method](...given))
   } catch (error) {
-    if (!(error instanceof KeyRefused || error instanceof QueueFull)) throw error
-    show({ error: error.constructor.name })
+    if (['ENOSPC', 'EROFS'].includes(error.code)) show({ error: 'disk' })
+    else if (error instanceof KeyRefused || error instanceof QueueFull) show({ error: error.constructor.name })
+    else throw error
   }
 }

@@ -15,7 +15,7 @@ $client = new Ingestd\Client($host, $key, $secret, 'shop', ...$options, folder: 
     array $event,
     array $problem,
 ): void {
-    show(['refused' => $event['messageId'], 'code' => $problem['code']]);
+    show(['refused' => $event['messageId'] ?? null, 'code' => $problem['code']]);
 });
 while (($line = fgets(STDIN)) !== false) {
     $call = json_decode($line, true);
@@ -25,5 +25,7 @@ while (($line = fgets(STDIN)) !== false) {
     } catch (Ingestd\KeyRefused | Ingestd\QueueFull $error) {
         fwrite(STDERR, $error->getMessage());
         show(['error' => substr(strrchr($error::class, '\\'), 1)]);
+    } catch (RuntimeException) {
+        show(['error' => 'disk']);
     }
 }

@@ -24,7 +24,7 @@ if options.pop("httpx", False):
     options["http"] = httpx.Client
 client = Client(
     host, key, secret, "shop", folder=folder, interval=0.01, **options,
-    on_refused=lambda event, problem: show({"refused": event["messageId"], "code": problem["code"]}),
+    on_refused=lambda event, problem: show({"refused": event.get("messageId"), "code": problem["code"]}),
 )  # fmt: skip
 for line in sys.stdin:
     method, *arguments = json.loads(line)
@@ -34,5 +34,7 @@ for line in sys.stdin:
         else:
             first, second, fields = arguments
             show(getattr(client, method)(first, second, **named(fields)))
+    except OSError:
+        show({"error": "disk"})
     except (KeyRefused, QueueFull) as error:
         show({"error": type(error).__name__})
