@@ -9,6 +9,7 @@ const LONGEST_PAUSE = 600e3
 const LOOKS_AGAIN = 60e3
 const GIVEN_UP = 86_400e6 // microseconds
 const STRANGERS = 3
+const AT_END = 5000 // milliseconds in which the end of the process sends
 
 /** ingestd refuses the key or its signature (401), or the key has no grant (403). The events stay in the queue. */
 export class KeyRefused extends Error {
@@ -29,7 +30,12 @@ export class Sender {
   #isClosed = false
   #timer
   #due
-  #atExit = () => this.#hasWork && this.wake(0, true)
+  #endsAt = Infinity
+  #atExit = () => {
+    this.#endsAt = Math.min(this.#endsAt, performance.now() + AT_END)
+    if (this.#sending) setImmediate(() => {}) // then it goes on
+    else if (this.#hasWork) this.wake(0, true)
+  }
 
   constructor(queue, options) {
     this.#queue = queue
@@ -45,17 +51,20 @@ export class Sender {
   wake(wait = this.#options.interval, ends = false) {
     this.#hasWork = true
     if (wait === 0) this.refusal = undefined
-    if (!ends) this.#later(wait)
-    else if (performance.now() >= this.#pausedUntil) this.#send()
+    if (!ends) {
+      this.#endsAt = Infinity
+      this.#later(wait)
+    } else if (performance.now() >= this.#pausedUntil) this.#send()
     else this.#hasWork = false
   }
 
   async close() {
-    process.off('beforeExit', this.#atExit)
+    this.#endsAt = performance.now() + AT_END
     clearTimeout(this.#timer)
     await this.#sending
     if (this.#hasWork && !this.refusal && performance.now() >= this.#pausedUntil) await this.#send()
     clearTimeout(this.#timer)
+    process.off('beforeExit', this.#atExit)
     this.#isClosed = true
   }
 
@@ -110,6 +119,9 @@ export class Sender {
         await this.#queue.keepLock()
         const { pause, isBack } = await this.#deliver(batch)
         if (pause) return pause
+        // It keeps no process alive that has nothing else to do, so `#atExit` is called.
+        await new Promise((resolve) => setTimeout(resolve, 0).unref())
+        if (performance.now() > this.#endsAt) return 0
         names = isBack ? [...batch.map(({ name }) => name), ...rest] : rest
       }
     }

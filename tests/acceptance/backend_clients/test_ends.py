@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.backend import COMMANDS, FLUSH, PATIENCE, Backend
 from tests.support.daemon import Shop
+from tests.support.lying_server import answer, lying_server
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,3 +99,18 @@ def test_each_event_is_stored_once_at_any_end(language: str, tmp_path: Path) -> 
         assert backend.run([FLUSH]) == [True], backend.errors()
     stored = Counter(record["data"]["end"] for record in backend.shop.stored())
     assert stored == {name: events for name, (events, _) in ENDS[language].items()}
+
+
+def test_a_long_queue_does_not_hold_up_the_end_of_a_process(backend: Backend) -> None:
+    def slowly() -> bytes:
+        time.sleep(0.5)
+        return answer(200, b'{"results": [{"status": 200}]}')
+
+    backend.queue.mkdir()
+    for number in range(40):  # a request for each, so 20 seconds
+        (backend.queue / f"{number:016}-.json").write_text(json.dumps({"data": {"text": "x" * 240_000}}))
+    with lying_server() as server:
+        server.answers = [slowly] * 50
+        backend.host = f"http://127.0.0.1:{server.port}"
+        backend.run([["track", "Page View", {}, {}], ["flush", 0.1]])
+        assert 1 < len(server.requests) < 35
