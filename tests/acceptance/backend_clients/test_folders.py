@@ -53,7 +53,7 @@ def test_a_full_disk_is_told_and_gets_empty(backend: Backend) -> None:
         shown = backend.run([view(number, text="x" * 2000) for number in range(600)])
         kept = [number for number, each in enumerate(shown) if isinstance(each, str)]
         assert 100 < len(kept) < 600
-        with backend.shop.serve() as daemon:
+        with full(backend.queue), backend.shop.serve() as daemon:
             backend.host = f"http://127.0.0.1:{daemon.port}"
             assert backend.run([FLUSH]) == [True], backend.errors()
         assert sorted(record["data"]["number"] for record in backend.shop.stored()) == kept
