@@ -369,7 +369,7 @@ final class Client
         $told = json_decode($content, true);
         preg_match('/^retry-after:\s*(.*?)\s*$/im', implode("\n", $lines), $asked);
         $wait = $asked[1] ?? '';
-        $date = date_create_from_format(DATE_RFC7231, $wait, timezone_open('UTC'));
+        $date = date_create_from_format('D, d M Y H:i:s \G\M\T', $wait, timezone_open('UTC'));
         $seconds = $date ? (float) ($date->getTimestamp() - time()) : (float) (preg_match('/^\d+$/', $wait) ? $wait : 0);
         return [$status, is_array($told) ? $told : [], $seconds, ''];
     }

@@ -52,8 +52,8 @@ ENDS = {
             8, "if os.fork(): os.wait()\nelse: [threading.Thread(target=track, args=[n]).start() for n in range(2, 9)]"
         ),
         "_exit of a fork": (2, "if os.fork(): os.wait()\nelse: track(2); os._exit(0)"),
-        "asyncio, twice": (
-            3, "client = AsyncClient(*sys.argv[1:4], 'shop', folder=sys.argv[4])\n"
+        "asyncio with httpx, twice": (
+            3, "import httpx; client = AsyncClient(*sys.argv[1:4], 'shop', folder=sys.argv[4], http=httpx.Client)\n"
             "for n in range(2, 4): asyncio.run(client.track('Page View', {'end': sys.argv[5], 'number': n}))"
         ),
     },
