@@ -8,9 +8,11 @@ import time
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+from ingestd.support.ids import named_uuid
+from ingestd.support.unusable_ids import UnusableIds
 
 from .folder import QueueFolder
 from .sender import OnRefused, Sender
@@ -18,10 +20,7 @@ from .transport import MakeHttp, Transport
 
 __all__ = ["Client"]
 
-_NOBODY = frozenset(
-    ("", "0", "-1", "null", "undefined", "none", "nil", "nan", "true", "false", "guest", "anonymous", "anon", "unknown")
-) | {"[object object]", "00000000-0000-0000-0000-000000000000"}
-"""User ids that many people have. They make no visitor."""
+_NOBODY = UnusableIds()
 
 
 class Client:
@@ -108,10 +107,9 @@ class Client:
 
     def _visitor_of(self, user: str | None) -> str:
         """As ingestd derives it for requests of Segment's SDKs, so both have one visitor of a user."""
-        if user is None or user.strip().lower() in _NOBODY:
+        if user is None or user in _NOBODY:
             return str(uuid.uuid4())
-        name = "".join(f"{len(part)}:{part}" for part in ("visitor of user", self._tenant, user))
-        return str(uuid.UUID(bytes=_version_8(blake2b(name.encode(), digest_size=16).digest())))
+        return named_uuid("visitor of user", self._tenant, user)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Sends what waits. False: some of it still waits after `timeout` seconds. KeyRefused: the key is refused."""
@@ -142,10 +140,6 @@ class Client:
         if not self._sender.is_alive:
             self._start()
         return self._sender
-
-
-def _version_8(digest: bytes) -> bytes:
-    return digest[:6] + bytes((digest[6] & 0x0F | 0x80, digest[7], digest[8] & 0x3F | 0x80)) + digest[9:]
 
 
 def _plain(value: object) -> object:

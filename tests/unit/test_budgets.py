@@ -24,7 +24,7 @@ PLUGINS = {
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
     **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
-    "clients/python": 720,
+    "clients/python": 714,
 }
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
