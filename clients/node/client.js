@@ -39,12 +39,12 @@ export class Client {
   }
 
   async flush(timeout = 10_000) {
-    const deadline = Date.now() + timeout
-    const newest = this.#queue.newest()
+    const deadline = performance.now() + timeout
+    const newest = await this.#queue.newest()
     this.#sender.wake(0)
-    for (let pause = 10; await this.#queue.hasBefore(newest); pause = Math.min(pause * 1.5, 200)) {
+    for (let pause = 10; await this.#queue.hasUntil(newest); pause = Math.min(pause * 1.5, 200)) {
       if (this.#sender.refusal) throw this.#sender.refusal
-      if (Date.now() > deadline) return false
+      if (performance.now() > deadline) return false
       await new Promise((resolve) => setTimeout(resolve, pause))
     }
     return true

@@ -52,7 +52,7 @@ export class Client {
   identify(userId: string | number | null, traits?: Record<string, unknown>, fields?: Fields): string
   /** Sends what waits. False: some of it still waits after `timeout` milliseconds (10,000). Throws `KeyRefused`. */
   flush(timeout?: number): Promise<boolean>
-  /** Sends once more what waits. What cannot be sent stays on disk for the next client with the same folder. */
+  /** Sends once more what waits, for at most about 5 seconds. What cannot be sent stays on disk for the next client with the same folder. */
   close(): Promise<void>
 }
 

@@ -6,9 +6,10 @@ const PATH = '/api/v1/analytics/customer-events/batch'
 const MOST = 100 // events of a request
 const LARGEST = 250_000 // bytes of a request: the budget of wrong signatures begins above
 const LONGEST_PAUSE = 600e3
-const HELD = 60e3
+const LOOKS_AGAIN = 60e3
 const GIVEN_UP = 86_400e6 // microseconds
 const STRANGERS = 3
+const AT_END = 5000 // milliseconds in which the end of the process sends
 
 /** ingestd refuses the key or its signature (401), or the key has no grant (403). The events stay in the queue. */
 export class KeyRefused extends Error {
@@ -29,7 +30,12 @@ export class Sender {
   #isClosed = false
   #timer
   #due
-  #atExit = () => this.#hasWork && this.wake(0, true)
+  #endsAt = Infinity
+  #atExit = () => {
+    this.#endsAt = Math.min(this.#endsAt, performance.now() + AT_END)
+    if (this.#sending) setImmediate(() => {}) // then it goes on
+    else if (this.#hasWork) this.wake(0, true)
+  }
 
   constructor(queue, options) {
     this.#queue = queue
@@ -45,29 +51,32 @@ export class Sender {
   wake(wait = this.#options.interval, ends = false) {
     this.#hasWork = true
     if (wait === 0) this.refusal = undefined
-    if (!ends) this.#later(wait)
-    else if (Date.now() >= this.#pausedUntil) this.#send()
+    if (!ends) {
+      this.#endsAt = Infinity
+      this.#later(wait)
+    } else if (performance.now() >= this.#pausedUntil) this.#send()
     else this.#hasWork = false
   }
 
   async close() {
-    process.off('beforeExit', this.#atExit)
+    this.#endsAt = performance.now() + AT_END
     clearTimeout(this.#timer)
     await this.#sending
-    if (this.#hasWork && !this.refusal && Date.now() >= this.#pausedUntil) await this.#send()
+    if (this.#hasWork && !this.refusal && performance.now() >= this.#pausedUntil) await this.#send()
     clearTimeout(this.#timer)
+    process.off('beforeExit', this.#atExit)
     this.#isClosed = true
   }
 
   #later(wait) {
-    const at = Math.max(Date.now() + wait, this.#pausedUntil)
+    const at = Math.max(performance.now() + wait, this.#pausedUntil)
     if (this.#isClosed || (this.#timer && this.#due <= at)) return
     clearTimeout(this.#timer)
     this.#due = at
     this.#timer = setTimeout(() => {
       this.#timer = undefined
       this.#send()
-    }, at - Date.now()).unref()
+    }, at - performance.now()).unref()
   }
 
   #send() {
@@ -78,12 +87,12 @@ export class Sender {
   async #run() {
     if (this.refusal) return
     this.#hasWork = false
-    let again = HELD // when an event that was held may be due
+    let again = LOOKS_AGAIN // when an event that was held may be due
     try {
       if (await this.#queue.lock()) {
         try {
           const pause = await this.#sendAll()
-          this.#pausedUntil = Date.now() + pause
+          this.#pausedUntil = performance.now() + pause
           this.#hasWork ||= pause > 0
         } finally {
           await this.#queue.unlock()
@@ -95,46 +104,57 @@ export class Sender {
         console.error(`ingestd: ${error.message}; events stay in the queue`)
         return
       }
-      console.error('ingestd: the queue cannot be read', error)
-      this.#pausedUntil = Date.now() + HELD
+      console.error('ingestd: sending has failed', error)
+      this.#pausedUntil = performance.now() + LOOKS_AGAIN
     }
     this.#later(this.#hasWork ? this.#options.interval : again)
   }
 
   /** Sends what waits. Returns after how many milliseconds to try again; 0: nothing failed. */
   async #sendAll() {
-    let names = await this.#queue.names()
-    for (;;) {
-      const { batch, rest } = await this.#take(names)
-      names = rest
-      if (!batch.length) return 0
-      await this.#queue.keepLock()
-      const answer = await this.#post(`{"events":[${batch.map(({ event }) => event).join()}]}`)
-      if (!answer) return this.#pause('no answer')
-      const { status, told } = answer
-      const results = status === 200 && Array.isArray(told.results) ? told.results : []
-      const isOwn = `${told.type}`.startsWith('urn:ingestd:')
-      if (results.length === batch.length) {
-        const isLimited = await this.#settle(batch, results)
-        this.#strangers = 0
-        this.#most = Math.min(MOST, this.#most * 2)
-        if (isLimited) return this.#pause('some events cannot be stored at the moment', answer)
-        this.#failures = 0
-      } else if (isOwn && (status === 401 || status === 403)) {
-        throw new KeyRefused(`${status} ${told.code}: ${told.detail}`)
-      } else if (!isOfEvents(status, isOwn)) {
-        return this.#pause(`status ${status}`, answer)
-      } else if (batch.length > 1) {
-        // To find the event at fault.
-        this.#most = batch.length >> 1
-        names = [...batch.map(({ name }) => name), ...names]
-      } else if (isOwn) {
-        await this.#refuse(batch[0], told)
-      } else {
-        await this.#queue.hold(batch[0].name, HELD)
-        if (++this.#strangers >= STRANGERS) return this.#pause(`status ${status}, not of ingestd`, answer)
+    for await (const page of this.#queue.pages()) {
+      for (let names = page; ; ) {
+        const { batch, rest } = await this.#take(names)
+        if (!batch.length) break
+        await this.#queue.keepLock()
+        const { pause, isBack } = await this.#deliver(batch)
+        if (pause) return pause
+        // It keeps no process alive that has nothing else to do, so `#atExit` is called.
+        await new Promise((resolve) => setTimeout(resolve, 0).unref())
+        if (performance.now() > this.#endsAt) return 0
+        names = isBack ? [...batch.map(({ name }) => name), ...rest] : rest
       }
     }
+    return 0
+  }
+
+  /** Sends these events. Returns a pause, or whether to send them again in smaller batches. */
+  async #deliver(batch) {
+    const answer = await this.#post(`{"events":[${batch.map(({ event }) => event).join()}]}`)
+    if (answer.failure) return { pause: this.#pause(answer.failure) }
+    const { status, told } = answer
+    const results = status === 200 && Array.isArray(told.results) && told.results.every(isResult) ? told.results : []
+    const isOwn = `${told.type}`.startsWith('urn:ingestd:')
+    if (results.length === batch.length) {
+      const isLimited = await this.#settle(batch, results)
+      this.#strangers = 0
+      this.#most = Math.min(MOST, this.#most * 2)
+      if (isLimited) return { pause: this.#pause('some events cannot be stored at the moment', answer) }
+      this.#failures = 0
+    } else if (isOwn && (status === 401 || status === 403)) {
+      throw new KeyRefused(`${status} ${told.code}: ${told.detail}`)
+    } else if (!isOfEvents(status, isOwn)) {
+      return { pause: this.#pause(`status ${status}`, answer) }
+    } else if (batch.length > 1) {
+      this.#most = batch.length >> 1 // to find the event at fault
+      return { isBack: true }
+    } else if (isOwn) {
+      await this.#refuse(batch[0], told)
+    } else {
+      await this.#queue.hold(batch[0].name)
+      if (++this.#strangers >= STRANGERS) return { pause: this.#pause(`status ${status}, not of ingestd`, answer) }
+    }
+    return {}
   }
 
   /** The oldest events for a request, and the names of the others. */
@@ -165,8 +185,8 @@ export class Sender {
       })
       const text = await answer.text()
       return { status: answer.status, told: parsed(text), retryAfter: answer.headers.get('retry-after') }
-    } catch {
-      return undefined // no answer: the pause is logged
+    } catch (error) {
+      return { failure: `${error.message} ${error.cause?.message ?? ''}`.trim() }
     }
   }
 
@@ -178,7 +198,7 @@ export class Sender {
       const isYoung = Number(each.name.slice(0, 16)) > Date.now() * 1000 - GIVEN_UP
       if (result.status === 200) await this.#queue.remove(each.name)
       else if (result.status === 429 || result.status === 503) isLimited = true
-      else if (result.status === 500 && isYoung) await this.#queue.hold(each.name, HELD)
+      else if (result.status === 500 && isYoung) await this.#queue.hold(each.name)
       else await this.#refuse(each, result)
     }
     return isLimited
@@ -200,11 +220,15 @@ export class Sender {
   #pause(why, answer) {
     if (!this.#failures) console.warn(`ingestd takes no events (${why}); they wait in the queue`)
     this.#failures++
-    const asked = 1000 * answer?.retryAfter
+    const { retryAfter = '' } = answer ?? {}
+    const asked = /^\d+$/.test(retryAfter) ? 1000 * retryAfter : Date.parse(retryAfter) - Date.now()
     const wait = asked > 0 ? asked : 500 * 2 ** Math.min(this.#failures - 1, 7)
     return Math.min(LONGEST_PAUSE, wait) * (1 + Math.random() / 2)
   }
 }
+
+/** A result of one event, and not of a proxy. */
+const isResult = (value) => value?.status === 200 || typeof value?.code === 'string'
 
 /** Whether other events could have another answer: the body is refused, or a firewall has answered. */
 function isOfEvents(status, isOwn) {

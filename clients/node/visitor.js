@@ -2,15 +2,36 @@
 
 import { randomUUID } from 'node:crypto'
 
-// User ids that many people have. They make no visitor.
+// User ids that many people have, as in ingestd's `[ids] unusable`. They make no visitor.
 const NOBODY = new Set([
-  '', '0', '-1', 'null', 'undefined', 'none', 'nil', 'nan', 'true', 'false', 'guest', 'anonymous', 'anon', 'unknown',
-  '[object object]', '00000000-0000-0000-0000-000000000000',
+  '',
+  'null', 'undefined', 'none', 'nil', 'nothing', 'undef', 'nullptr', '$null', 'void(0)', '(null)', '<null>', '[null]',
+  '(nil)', '<nil>', '[nil]', '(none)', '<none>', '[none]', '[undefined]', '<undefined>', ':null', ':nil', ':undefined',
+  'null,null', 'undefined,undefined', 'undefined undefined', 'null null', '%!s(<nil>)', '%!d(<nil>)', '%!v(<nil>)',
+  '%!q(<nil>)', '%!x(<nil>)', '%!s(missing)', '%!d(missing)', '%!v(missing)', '%!q(missing)', '%!x(missing)',
+  '<no value>', '<invalid value>', '<invalid reflect.value>', 'optional.empty', 'optional.absent()', 'optional[null]',
+  'optional(nil)', 'optionalint.empty', 'optionallong.empty', 'some(null)', 'dbnull', 'dbnull.value', 'system.dbnull',
+  'nonetype', 'nilclass', "<class 'nonetype'>", '<na>', '\\n', '#n/a', '#null!', '#ref!', '#value!', '#name?',
+  '[object object]', '[object null]', '[object undefined]', '[object array]', '[object promise]', '[object function]',
+  '[object asyncfunction]', '[object string]', '[object number]', '[object boolean]', '[object symbol]',
+  '[object date]', '[object error]', '[object map]', '[object set]', '[object window]', '[object event]',
+  '[object arguments]', '[object generator]', '[object htmlinputelement]', '[object htmldocument]', 'object', 'array',
+  'system.object', 'system.object[]', 'system.string[]', 'system.collections.hashtable', 'nan', '-nan', '+nan',
+  'nan(ind)', '-nan(ind)', '1.#qnan', '-1.#ind', 'inf', '-inf', '+inf', 'infinity', '-infinity', '+infinity', '∞',
+  '-∞', '1.#inf', '-1.#inf', '0', '-0', '+0', '0.0', '-0.0', '0n', '0x0', '0e0', '-1', '-1.0', 'true', 'false',
+  'guest', 'anonymous', 'anon', 'anonymoususer', 'unknown', 'unauthenticated', 'not_authenticated', 'n/a', '-',
+  'not set', '(not set)', 'not_set', '(not provided)', '00000000-0000-0000-0000-000000000000',
+  '{00000000-0000-0000-0000-000000000000}', '(00000000-0000-0000-0000-000000000000)',
+  'urn:uuid:00000000-0000-0000-0000-000000000000', '00000000000000000000000000000000',
+  'ffffffff-ffff-ffff-ffff-ffffffffffff', '{ffffffff-ffff-ffff-ffff-ffffffffffff}', 'ffffffffffffffffffffffffffffffff',
+  '00000000000000000000000000', '000000000000000000000000',
 ])
+const EDGE = '[\\s\\x1c-\\x1f\\x85\\xad\\u180e\\u200b-\\u200f\\u2060\\ufeff"\'`]+'
+const EDGES = new RegExp(`^${EDGE}|${EDGE}$`, 'g')
 
 /** As ingestd derives it for requests of Segment's SDKs, so both have one visitor of a user: a UUIDv8 of a digest. */
 export function visitorOf(tenant, user) {
-  if (user === undefined || NOBODY.has(user.trim().toLowerCase())) return randomUUID()
+  if (user === undefined || NOBODY.has(user.replace(EDGES, '').toLowerCase())) return randomUUID()
   const name = ['visitor of user', tenant, user].map((part) => `${[...part].length}:${part}`).join('')
   const digest = blake2b(Buffer.from(name))
   digest[6] = (digest[6] & 0x0f) | 0x80

@@ -32,14 +32,37 @@ final class Client
     private const LONGEST_PAUSE = 600.0;
     private const HELD = 60; // seconds
     private const COUNTED_EVERY = 10; // seconds
+    private const LISTED = 20_000; // names: a queue may be much longer
+    private const LARGEST_ANSWER = 4_000_000; // bytes; ingestd's are smaller
     private const ABANDONED = 3600 * 1_000_000; // microseconds after which an unfinished file has no writer
     private const GIVEN_UP = 24 * 3600 * 1_000_000; // microseconds
     private const STRANGERS = 3;
-    // User ids that many people have. They make no visitor.
+    // User ids that many people have, as in ingestd's `[ids] unusable`. They make no visitor.
     private const NOBODY = [
-        '', '0', '-1', 'null', 'undefined', 'none', 'nil', 'nan', 'true', 'false', 'guest', 'anonymous', 'anon',
-        'unknown', '[object object]', '00000000-0000-0000-0000-000000000000',
+        '',
+        'null', 'undefined', 'none', 'nil', 'nothing', 'undef', 'nullptr', '$null', 'void(0)', '(null)', '<null>',
+        '[null]', '(nil)', '<nil>', '[nil]', '(none)', '<none>', '[none]', '[undefined]', '<undefined>', ':null',
+        ':nil', ':undefined', 'null,null', 'undefined,undefined', 'undefined undefined', 'null null', '%!s(<nil>)',
+        '%!d(<nil>)', '%!v(<nil>)', '%!q(<nil>)', '%!x(<nil>)', '%!s(missing)', '%!d(missing)', '%!v(missing)',
+        '%!q(missing)', '%!x(missing)', '<no value>', '<invalid value>', '<invalid reflect.value>', 'optional.empty',
+        'optional.absent()', 'optional[null]', 'optional(nil)', 'optionalint.empty', 'optionallong.empty',
+        'some(null)', 'dbnull', 'dbnull.value', 'system.dbnull', 'nonetype', 'nilclass', "<class 'nonetype'>", '<na>',
+        '\\n', '#n/a', '#null!', '#ref!', '#value!', '#name?', '[object object]', '[object null]',
+        '[object undefined]', '[object array]', '[object promise]', '[object function]', '[object asyncfunction]',
+        '[object string]', '[object number]', '[object boolean]', '[object symbol]', '[object date]', '[object error]',
+        '[object map]', '[object set]', '[object window]', '[object event]', '[object arguments]',
+        '[object generator]', '[object htmlinputelement]', '[object htmldocument]', 'object', 'array', 'system.object',
+        'system.object[]', 'system.string[]', 'system.collections.hashtable', 'nan', '-nan', '+nan', 'nan(ind)',
+        '-nan(ind)', '1.#qnan', '-1.#ind', 'inf', '-inf', '+inf', 'infinity', '-infinity', '+infinity', '∞', '-∞',
+        '1.#inf', '-1.#inf', '0', '-0', '+0', '0.0', '-0.0', '0n', '0x0', '0e0', '-1', '-1.0', 'true', 'false',
+        'guest', 'anonymous', 'anon', 'anonymoususer', 'unknown', 'unauthenticated', 'not_authenticated', 'n/a', '-',
+        'not set', '(not set)', 'not_set', '(not provided)', '00000000-0000-0000-0000-000000000000',
+        '{00000000-0000-0000-0000-000000000000}', '(00000000-0000-0000-0000-000000000000)',
+        'urn:uuid:00000000-0000-0000-0000-000000000000', '00000000000000000000000000000000',
+        'ffffffff-ffff-ffff-ffff-ffffffffffff', '{ffffffff-ffff-ffff-ffff-ffffffffffff}',
+        'ffffffffffffffffffffffffffffffff', '00000000000000000000000000', '000000000000000000000000',
     ];
+    private const EDGE = '[\s\x1c-\x1f\x{85}\x{ad}\x{180e}\x{200b}-\x{200f}\x{2060}\x{feff}"\'`]+';
 
     private int $stamp = 0;
     private int $count = 0;
@@ -49,6 +72,7 @@ final class Client
     private int $failures = 0;
     private int $strangers = 0;
     private ?\CurlHandle $curl = null;
+    private int $process = 0;
 
     /**
      * `$host` is the address of ingestd, and `$key` the id of a server key of `$tenant`. Events wait in `$folder`, at
@@ -96,8 +120,11 @@ final class Client
     public function flush(float $timeout = 10.0): bool
     {
         $deadline = microtime(true) + $timeout;
-        $newest = self::name(max($this->stamp, self::now()) + 1);
-        for ($pause = 10_000; ($first = $this->names()[0] ?? null) !== null && $first < $newest; $pause *= 1.5) {
+        $newest = '';
+        foreach ($this->all() as $name) {
+            $newest = max($newest, $name);
+        }
+        for ($pause = 10_000; $this->hasUntil($newest); $pause *= 1.5) {
             if ($this->pausedUntil() <= microtime(true)) {
                 $this->sendAll($deadline);
             }
@@ -129,7 +156,8 @@ final class Client
     /** As ingestd derives it for requests of Segment's SDKs, so both have one visitor of a user. */
     private function visitorOf(?string $user): string
     {
-        if ($user === null || in_array(strtolower(trim($user)), self::NOBODY, true)) {
+        $plain = preg_replace('/^' . self::EDGE . '|' . self::EDGE . '$/uD', '', $user ?? '');
+        if (in_array(strtolower($plain ?? ''), self::NOBODY, true)) { // not UTF-8: JSON cannot have it anyway
             return self::uuid(random_bytes(16), 4);
         }
         $name = '';
@@ -165,11 +193,11 @@ final class Client
     /** Each process lives for a moment, so a file has the number of the events that wait. */
     private function takeRoom(): void
     {
-        if (time() - $this->countedAt > self::COUNTED_EVERY) {
+        if (abs(time() - $this->countedAt) > self::COUNTED_EVERY) {
             $file = "$this->folder/count";
             clearstatcache(true, $file);
-            if (time() - (int) @filemtime($file) > self::COUNTED_EVERY) {
-                file_put_contents($file, (string) count($this->names()));
+            if (abs(time() - (int) @filemtime($file)) > self::COUNTED_EVERY) {
+                @file_put_contents($file, (string) iterator_count($this->all())); // fails on a full disk
             }
             $this->count = (int) @file_get_contents($file);
             $this->countedAt = time();
@@ -183,7 +211,8 @@ final class Client
     private function atEnd(): void
     {
         $refused = "$this->folder/refused";
-        $isRefused = @file_get_contents($refused) === $this->credentials() && time() - filemtime($refused) < self::HELD;
+        $isRefused = @file_get_contents($refused) === $this->credentials()
+            && abs(time() - (int) @filemtime($refused)) < self::HELD;
         if ($isRefused || $this->pausedUntil() > microtime(true)) {
             return;
         }
@@ -208,16 +237,30 @@ final class Client
     /** Sends what waits, unless another process does. */
     private function sendAll(float $deadline): void
     {
-        $lock = fopen("$this->folder/lock", 'c');
-        if ($lock === false || !flock($lock, LOCK_EX | LOCK_NB)) {
+        $lock = @fopen("$this->folder/lock", 'c');
+        if ($lock === false) {
+            error_log("ingestd: $this->folder/lock cannot be opened, so nothing is sent");
+            return;
+        }
+        if (!flock($lock, LOCK_EX | LOCK_NB)) {
             return;
         }
         $this->pausedUntil(); // reads the number of failures
-        $names = $this->names();
-        for ($at = 0; microtime(true) < $deadline && ($events = $this->take($names, $at)) !== [];) {
-            [$status, $told, $retryAfter] = $this->post('{"events":[' . implode(',', $events) . ']}');
-            $results = $status === 200 && is_array($told['results'] ?? null) ? $told['results'] : [];
-            $isOwn = str_starts_with((string) ($told['type'] ?? ''), 'urn:ingestd:');
+        $names = $this->names('');
+        for ($at = 0; microtime(true) < $deadline;) {
+            $events = $this->take($names, $at);
+            if ($events === [] && count($names) < self::LISTED) {
+                break;
+            }
+            if ($events === []) {
+                $names = $this->names((string) end($names));
+                $at = 0;
+                continue;
+            }
+            [$status, $told, $retryAfter, $failure] = $this->post('{"events":[' . implode(',', $events) . ']}');
+            $results = $status === 200 ? self::resultsOf($told) : [];
+            $type = $told['type'] ?? '';
+            $isOwn = is_string($type) && str_starts_with($type, 'urn:ingestd:');
             if (count($results) === count($events)) {
                 $isLimited = $this->settle($events, $results);
                 $this->strangers = 0;
@@ -231,10 +274,11 @@ final class Client
                     @unlink("$this->folder/pause");
                 }
             } elseif ($isOwn && ($status === 401 || $status === 403)) {
-                file_put_contents("$this->folder/refused", $this->credentials());
-                throw new KeyRefused("$status {$told['code']}: {$told['detail']}");
+                @file_put_contents("$this->folder/refused", $this->credentials());
+                [$code, $detail] = array_map('json_encode', [$told['code'] ?? null, $told['detail'] ?? null]);
+                throw new KeyRefused("$status " . trim($code, '"') . ': ' . trim($detail, '"'));
             } elseif (!self::isOfEvents($status, $isOwn)) {
-                $this->pause($status ? "status $status" : 'no answer', $retryAfter);
+                $this->pause($status ? "status $status" : $failure, $retryAfter);
                 return;
             } elseif (count($events) > 1) { // to find the event at fault
                 $this->batch = intdiv(count($events), 2);
@@ -250,6 +294,21 @@ final class Client
             }
         }
         @unlink("$this->folder/count"); // the next process counts
+    }
+
+    /** A result for each event; empty if a proxy has answered. */
+    private static function resultsOf(array $told): array
+    {
+        $results = $told['results'] ?? null;
+        if (!is_array($results) || !array_is_list($results)) {
+            return [];
+        }
+        foreach ($results as $each) {
+            if (!is_array($each) || (($each['status'] ?? null) !== 200 && !is_string($each['code'] ?? null))) {
+                return [];
+            }
+        }
+        return $results;
     }
 
     /** Whether other events could have another answer: the body is refused, or a firewall has answered. */
@@ -315,7 +374,7 @@ final class Client
         }
     }
 
-    /** Status, object and Retry-After of the answer; the status 0 if there is none. */
+    /** Status, object, Retry-After in seconds and the failure; the status 0 if there is no answer. */
     private function post(string $body): array
     {
         $url = rtrim($this->host, '/') . self::PATH;
@@ -323,46 +382,87 @@ final class Client
             "Authorization: Bearer $this->key", 'Content-Type: application/json',
             'x-signature: ' . hash_hmac('sha256', $body, $this->secret),
         ];
-        $answered = [];
-        if (extension_loaded('curl')) {
-            $this->curl ??= curl_init();
-            curl_setopt_array($this->curl, [
-                CURLOPT_URL => $url, CURLOPT_POSTFIELDS => $body, CURLOPT_HTTPHEADER => [...$headers, 'Expect:'],
-                CURLOPT_RETURNTRANSFER => true, CURLOPT_NOSIGNAL => true,
-                CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
-                CURLOPT_HEADERFUNCTION => function ($curl, string $line) use (&$answered): int {
-                    $answered[] = $line;
-                    return strlen($line);
-                },
-            ]);
-            $content = curl_exec($this->curl);
-        } else {
-            $options = [
-                'method' => 'POST', 'header' => $headers, 'content' => $body, 'timeout' => $this->timeout,
-                'ignore_errors' => true, 'follow_location' => 0, 'protocol_version' => '1.1',
-            ];
-            $options['header'][] = 'Connection: close';
-            $content = @file_get_contents($url, false, stream_context_create(['http' => $options]));
-            $answered = $http_response_header ?? [];
-        }
-        if (!is_string($content) || !preg_match('~^HTTP/\S+ (\d{3})~', $answered[0] ?? '', $line)) {
-            return [0, [], ''];
+        [$status, $lines, $content, $failure] = extension_loaded('curl')
+            ? $this->withCurl($url, $headers, $body)
+            : $this->withStream($url, $headers, $body);
+        if ($content === null) {
+            return [0, [], 0.0, $failure ?: 'no answer'];
         }
         $told = json_decode($content, true);
-        preg_match('/^retry-after:\s*(\d+)/im', implode("\n", $answered), $asked);
-        return [(int) $line[1], is_array($told) ? $told : [], $asked[1] ?? ''];
+        preg_match('/^retry-after:\s*(.*?)\s*$/im', implode("\n", $lines), $asked);
+        $wait = $asked[1] ?? '';
+        $date = date_create_from_format('D, d M Y H:i:s \G\M\T', $wait, timezone_open('UTC'));
+        $seconds = $date ? (float) ($date->getTimestamp() - time()) : (float) (preg_match('/^\d+$/', $wait) ? $wait : 0);
+        return [$status, is_array($told) ? $told : [], $seconds, ''];
+    }
+
+    private function withCurl(string $url, array $headers, string $body): array
+    {
+        if ($this->process !== getmypid()) { // a forked process would share the connection
+            $this->curl = curl_init();
+            $this->process = getmypid();
+        }
+        $lines = [];
+        $content = '';
+        curl_setopt_array($this->curl, [
+            CURLOPT_URL => $url, CURLOPT_POSTFIELDS => $body, CURLOPT_HTTPHEADER => [...$headers, 'Expect:'],
+            CURLOPT_NOSIGNAL => true, CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
+            CURLOPT_HEADERFUNCTION => function ($curl, string $line) use (&$lines): int {
+                $lines[] = $line;
+                return strlen($line);
+            },
+            CURLOPT_WRITEFUNCTION => function ($curl, string $piece) use (&$content): int {
+                $content .= $piece;
+                return strlen($content) > self::LARGEST_ANSWER ? -1 : strlen($piece);
+            },
+        ]);
+        $isDone = curl_exec($this->curl);
+        $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
+        return [$status, $lines, $isDone ? $content : null, curl_error($this->curl)];
+    }
+
+    private function withStream(string $url, array $headers, string $body): array
+    {
+        $options = [
+            'method' => 'POST', 'header' => [...$headers, 'Connection: close'], 'content' => $body,
+            'timeout' => $this->timeout, 'ignore_errors' => true, 'follow_location' => 0, 'protocol_version' => '1.1',
+        ];
+        $end = microtime(true) + $this->timeout; // each piece has the timeout
+        $reasons = [];
+        set_error_handler(function (int $level, string $message) use (&$reasons): bool {
+            return (bool) ($reasons[] = $message); // the last one is not the cause
+        });
+        $stream = fopen($url, 'r', false, stream_context_create(['http' => $options]));
+        restore_error_handler();
+        if ($stream === false) {
+            return [0, [], null, implode(' ', $reasons)];
+        }
+        $lines = stream_get_meta_data($stream)['wrapper_data'];
+        for ($content = ''; !feof($stream) && strlen($content) <= self::LARGEST_ANSWER;) {
+            $piece = fread($stream, 65536);
+            if ($piece === false || microtime(true) > $end) {
+                return [0, [], null, 'the answer is too slow'];
+            }
+            $content .= $piece;
+        }
+        preg_match_all('~^HTTP/\S+ (\d{3})~m', implode("\n", $lines), $statuses);
+        preg_match('/^content-length: *(\d+)/im', implode("\n", $lines), $length);
+        if ($statuses[1] === [] || strlen($content) < (int) ($length[1] ?? 0)) {
+            return [0, [], null, 'half an answer'];
+        }
+        return [(int) end($statuses[1]), $lines, $content, ''];
     }
 
     /** Begins a pause of all processes: what ingestd asks for, or else longer after each failure. */
-    private function pause(string $why, string $retryAfter): void
+    private function pause(string $why, float $retryAfter): void
     {
         if (!$this->failures) {
             error_log("ingestd takes no events ($why); they wait in the queue");
         }
         $this->failures++;
-        $wait = (float) $retryAfter ?: 0.5 * 2 ** min($this->failures - 1, 7);
+        $wait = $retryAfter > 0 ? $retryAfter : 0.5 * 2 ** min($this->failures - 1, 7);
         $wait = min(self::LONGEST_PAUSE, $wait) * (1 + mt_rand() / mt_getrandmax() / 2);
-        file_put_contents("$this->folder/pause", sprintf('%.3F %d', microtime(true) + $wait, $this->failures));
+        @file_put_contents("$this->folder/pause", sprintf('%.3F %d', microtime(true) + $wait, $this->failures));
     }
 
     /** The end of the pause, in seconds since 1970. */
@@ -374,23 +474,66 @@ final class Client
         return (float) $until < microtime(true) + 2 * self::LONGEST_PAUSE ? (float) $until : 0.0;
     }
 
-    /** The names of the events that wait, oldest first. */
-    private function names(): array
+    /** @return \Generator<string> the names of the events that wait */
+    private function all(): \Generator
     {
-        $found = scandir($this->folder) ?: [];
-        foreach ($found as $name) {
-            if (str_ends_with($name, '.part') && $name < self::name(self::now() - self::ABANDONED)) {
+        $folder = @opendir($this->folder);
+        while ($folder !== false && ($name = readdir($folder)) !== false) {
+            if (str_ends_with($name, '.json')) {
+                yield $name;
+            } elseif (str_ends_with($name, '.part') && $name < self::name(self::now() - self::ABANDONED)) {
                 @unlink("$this->folder/$name");
             }
         }
-        return array_values(array_filter($found, fn (string $name) => str_ends_with($name, '.json')));
     }
 
-    /** The event; null if it is no longer there, or not to be sent yet. */
+    /** The names of the oldest events behind this one, oldest first: not more than memory holds. */
+    private function names(string $after): array
+    {
+        $names = [];
+        foreach ($this->all() as $name) {
+            if ($name > $after) {
+                $names[] = $name;
+                if (count($names) === 2 * self::LISTED) {
+                    sort($names, SORT_STRING);
+                    $names = array_slice($names, 0, self::LISTED);
+                }
+            }
+        }
+        sort($names, SORT_STRING);
+        return array_slice($names, 0, self::LISTED);
+    }
+
+    /** Whether this event or one with a smaller name waits. */
+    private function hasUntil(string $newest): bool
+    {
+        foreach ($this->all() as $name) {
+            if ($name <= $newest) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** The event; null if it cannot be read, is no longer there, or is not to be sent yet. */
     private function read(string $name): ?string
     {
-        $file = @fopen("$this->folder/$name", 'r');
-        return $file === false || fstat($file)['mtime'] > time() ? null : (string) stream_get_contents($file);
+        $path = "$this->folder/$name";
+        $file = @fopen($path, 'r');
+        $event = null;
+        if ($file !== false) {
+            $held = fstat($file)['mtime'] - time();
+            if ($held > 0 && $held <= self::HELD) { // one that is held for longer was written while the clock was wrong
+                return null;
+            }
+            $event = @stream_get_contents($file);
+        }
+        clearstatcache(true, $path);
+        if (($file === false && file_exists($path)) || is_dir($path)) {
+            error_log("ingestd: $path cannot be read and stays in the queue");
+            return null;
+        }
+        return $event === false ? null : $event;
     }
 
     private function remove(string $name): void

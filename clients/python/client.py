@@ -8,19 +8,19 @@ import time
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from ingestd.support.ids import named_uuid
+from ingestd.support.unusable_ids import UnusableIds
+
 from .folder import QueueFolder
 from .sender import OnRefused, Sender
+from .transport import MakeHttp, Transport
 
 __all__ = ["Client"]
 
-_NOBODY = frozenset(
-    ("", "0", "-1", "null", "undefined", "none", "nil", "nan", "true", "false", "guest", "anonymous", "anon", "unknown")
-) | {"[object object]", "00000000-0000-0000-0000-000000000000"}
-"""User ids that many people have. They make no visitor."""
+_NOBODY = UnusableIds()
 
 
 class Client:
@@ -38,23 +38,27 @@ class Client:
         interval: float = 1.0,
         timeout: float = 20.0,
         on_refused: OnRefused | None = None,
+        http: MakeHttp | None = None,
     ) -> None:
         """`host` is the address of ingestd, and `key` the id of a server key of `tenant`.
 
         Events wait in `folder`, at most about `most` of them. An event waits `interval` seconds for others. A request
         has `timeout` seconds. `on_refused` is called with an event that ingestd refuses and the problem. Without it,
-        both are logged. ValueError: the host is no address. OSError: the folder cannot be made.
+        both are logged. `http` makes an `httpx.Client` in each process that sends, to be used instead of the standard
+        library. ValueError: the host is no address. OSError: the folder cannot be made.
         """
         self._folder = Path(folder), most
         self._tenant = tenant
-        self._options = {"interval": interval, "timeout": timeout, "on_refused": on_refused}
-        self._access = host, key, secret
+        self._options = {"interval": interval, "on_refused": on_refused}
+        self._transport = host, timeout, http
+        self._access = key, secret
         self._start()
         atexit.register(self.close)
 
     def _start(self) -> None:
         self._queue = QueueFolder(*self._folder)
-        self._sender = Sender(self._queue, *self._access, **self._options)  # type: ignore[arg-type]  # of three types
+        transport = Transport(*self._transport)
+        self._sender = Sender(self._queue, transport, *self._access, **self._options)  # type: ignore[arg-type]  # of two
 
     def track(
         self,
@@ -103,10 +107,9 @@ class Client:
 
     def _visitor_of(self, user: str | None) -> str:
         """As ingestd derives it for requests of Segment's SDKs, so both have one visitor of a user."""
-        if user is None or user.strip().lower() in _NOBODY:
+        if user is None or user in _NOBODY:
             return str(uuid.uuid4())
-        name = "".join(f"{len(part)}:{part}" for part in ("visitor of user", self._tenant, user))
-        return str(uuid.UUID(bytes=_version_8(blake2b(name.encode(), digest_size=16).digest())))
+        return named_uuid("visitor of user", self._tenant, user)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Sends what waits. False: some of it still waits after `timeout` seconds. KeyRefused: the key is refused."""
@@ -115,7 +118,7 @@ class Client:
         newest = self._queue.newest()
         sender.wake(hurries=True)
         pause = 0.01
-        while self._queue.has_before(newest):
+        while self._queue.has_until(newest):
             if sender.refusal is not None:
                 raise sender.refusal
             if time.monotonic() > deadline:
@@ -137,10 +140,6 @@ class Client:
         if not self._sender.is_alive:
             self._start()
         return self._sender
-
-
-def _version_8(digest: bytes) -> bytes:
-    return digest[:6] + bytes((digest[6] & 0x0F | 0x80, digest[7], digest[8] & 0x3F | 0x80)) + digest[9:]
 
 
 def _plain(value: object) -> object:

@@ -7,6 +7,8 @@ end of a process loses no event. Several processes may share a folder.
 from __future__ import annotations
 
 import fcntl
+import heapq
+import logging
 import os
 import secrets
 import time
@@ -17,7 +19,11 @@ from threading import Lock
 
 __all__ = ["QueueFolder", "QueueFull"]
 
+_log = logging.getLogger("ingestd.client")
 _COUNTED_EVERY = 10.0  # seconds
+_COUNTED_FOR = 0.01  # the most of the time that counting takes
+_LISTED = 20_000  # names: a queue may be much longer
+_HELD = 60.0  # seconds
 _ABANDONED = 3600 * 10**6  # microseconds after which an unfinished file has no writer
 
 
@@ -29,19 +35,23 @@ class QueueFolder:
     def __init__(self, path: Path, most: int) -> None:
         """At most about `most` events wait. It creates the folder, which only this user can read."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(OSError):  # `add` tells of a folder that cannot be written
+            (path / "lock").touch(0o600)  # now, because a full disk could take no lock, and would stay full
         self._path = path
+        self._unreadable: set[str] = set()
         self._most = most
         self._naming = Lock()
         self._stamp = 0
         self._count = 0
-        self._counted_at = float("-inf")
+        self._count_until = float("-inf")
 
     def add(self, event: bytes) -> None:
         """Keeps an event. QueueFull: too many wait. OSError: the disk is full or may not be written."""
         with self._naming:
-            if time.monotonic() - self._counted_at > _COUNTED_EVERY:
-                self._count = len(self.names())
-                self._counted_at = time.monotonic()
+            if (begun := time.monotonic()) > self._count_until:
+                self._count = sum(1 for _ in self._all())
+                end = time.monotonic()
+                self._count_until = end + max(_COUNTED_EVERY, (end - begun) / _COUNTED_FOR)
             if self._count >= self._most:
                 raise QueueFull(f"{self._count} events wait in {self._path}")
             self._count += 1
@@ -55,37 +65,54 @@ class QueueFolder:
             part.unlink(missing_ok=True)
             raise
 
-    def names(self) -> list[str]:
-        """The names of the events that wait, oldest first."""
-        found = os.listdir(self._path)
-        for name in found:
-            if name.endswith(".part") and name < f"{_now() - _ABANDONED:016}":
-                (self._path / name).unlink(missing_ok=True)
-        return sorted(name for name in found if name.endswith(".json"))
+    def _all(self) -> Iterator[str]:
+        with os.scandir(self._path) as found:
+            for entry in found:
+                if entry.name.endswith(".json"):
+                    yield entry.name
+                elif entry.name.endswith(".part") and entry.name < f"{_now() - _ABANDONED:016}":
+                    (self._path / entry.name).unlink(missing_ok=True)
 
-    def has_before(self, stamp: int) -> bool:
-        """Whether an event waits that was added before this time, in microseconds since 1970."""
-        return any(name < f"{stamp:016}" for name in self.names())
+    def pages(self) -> Iterator[list[str]]:
+        """The names of the events that wait, oldest first, not all at once."""
+        last, full = "", True
+        while full:
+            names = heapq.nsmallest(_LISTED, (name for name in self._all() if name > last))
+            full = len(names) == _LISTED
+            yield names
+            last = names[-1] if full else ""
 
-    def newest(self) -> int:
-        """A time that is later than each event of this process, in microseconds since 1970."""
-        return max(self._stamp, _now()) + 1
+    def newest(self) -> str:
+        """The name of the newest event; empty if none waits."""
+        return max(self._all(), default="")
+
+    def has_until(self, newest: str) -> bool:
+        """Whether this event or one with a smaller name waits."""
+        return any(name <= newest for name in self._all())
 
     def read(self, name: str) -> bytes | None:
-        """The event; None if it is no longer there, or not to be sent yet."""
-        with suppress(FileNotFoundError), (self._path / name).open("rb") as file:
-            if os.fstat(file.fileno()).st_mtime <= time.time():
-                return file.read()
+        """The event; None if it cannot be read, is no longer there, or is not to be sent yet."""
+        try:
+            with (self._path / name).open("rb") as file:
+                # A file that is held for longer was written while the clock was wrong.
+                if not 0 < os.fstat(file.fileno()).st_mtime - time.time() <= _HELD:
+                    return file.read()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                _log.error("an event cannot be read and stays in the queue: %s", error)
         return None
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
         self._count -= 1
 
-    def hold(self, name: str, seconds: float) -> None:
-        """No process sends the event before that many seconds are over: its file has that time."""
+    def hold(self, name: str) -> None:
+        """No process sends the event for a minute: its file has that time."""
         with suppress(FileNotFoundError):
-            os.utime(self._path / name, (time.time() + seconds,) * 2)
+            os.utime(self._path / name, (time.time() + _HELD,) * 2)
 
     @contextmanager
     def one_sender(self) -> Iterator[bool]:

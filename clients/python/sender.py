@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
 import json
 import logging
 import os
@@ -13,23 +12,21 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 from .folder import QueueFolder
+from .transport import Answer, NoAnswer, Transport
 
 __all__ = ["KeyRefused", "OnRefused", "Sender"]
 
 OnRefused = Callable[[dict[str, Any], dict[str, Any]], object]
 
 _log = logging.getLogger("ingestd.client")
-_PATH = "/api/v1/analytics/customer-events/batch"
 _MOST = 100  # events of a request
 _LARGEST = 250_000  # bytes of a request: the budget of wrong signatures begins above
 _LONGEST_PAUSE = 600.0
-_HELD = 60.0  # seconds
+_LOOKS_AGAIN = 60.0  # seconds
 _GIVEN_UP = 24 * 3600 * 10**6  # microseconds
 _STRANGERS = 3
 
@@ -38,44 +35,20 @@ class KeyRefused(Exception):
     """ingestd refuses the key or its signature (401), or the key has no grant (403). The events stay in the queue."""
 
 
-@dataclass(frozen=True)
-class _Answer:
-    status: int
-    told: dict[str, Any]
-    retry_after: str = ""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is an error of ingestd itself, and not of a proxy."""
-        return str(self.told.get("type")).startswith("urn:ingestd:")
-
-    @property
-    def results(self) -> list[dict[str, Any]]:
-        results = self.told.get("results")
-        return results if self.status == 200 and isinstance(results, list) else []
-
-
 class Sender:
     """Its thread begins at once, and sends what an earlier process has left."""
 
     def __init__(
         self,
         queue: QueueFolder,
-        host: str,
+        transport: Transport,
         key: str,
         secret: str,
         *,
         interval: float,
-        timeout: float,
         on_refused: OnRefused | None,
     ) -> None:
-        url = urlsplit(host)
-        if url.scheme not in {"http", "https"} or not url.hostname:
-            raise ValueError(f"{host!r} is no address such as https://events.example.com")
-        secure = url.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self._connection = kind(url.hostname, url.port, timeout=timeout)
-        self._path = url.path.rstrip("/") + _PATH
+        self._transport = transport
         self._queue = queue
         self._key = key
         self._secret = secret.encode()
@@ -115,9 +88,9 @@ class Sender:
 
     def _run(self) -> None:
         pause = 0.0  # after a failure, in which nothing is sent
-        again = _HELD  # when an event that was held may be due
+        again = _LOOKS_AGAIN  # when an event that was held may be due
         while self._wait(pause, again):
-            pause, again = 0.0, _HELD
+            pause, again = 0.0, _LOOKS_AGAIN
             try:
                 with self._queue.one_sender() as may_send:
                     if may_send:
@@ -128,10 +101,10 @@ class Sender:
                 _log.error("%s; events stay in the queue", error)
                 with self._changed:
                     self.refusal = error
-            except OSError:
-                _log.exception("the queue cannot be read")
-                pause = _HELD
-        self._connection.close()
+            except Exception:  # noqa: BLE001 - the thread goes on, for example when the disk is there again
+                _log.exception("sending has failed")
+                pause = _LOOKS_AGAIN
+        self._transport.close()
 
     def _wait(self, pause: float, again: float) -> bool:
         """Waits until there is something to send. False: it is the end."""
@@ -153,32 +126,40 @@ class Sender:
 
     def _send_all(self) -> float:
         """Sends what waits. Returns the seconds after which to try again; 0: nothing failed."""
-        names = deque(self._queue.names())
-        while batch := self._take(names):
+        for page in self._queue.pages():
+            names = deque(page)
+            while batch := self._take(names):
+                if pause := self._send(batch, names):
+                    return pause
+        return 0.0
+
+    def _send(self, batch: list[tuple[str, bytes]], names: deque[str]) -> float:
+        """Sends these events, or puts their names back to send them in smaller batches. Returns the pause."""
+        try:
             answer = self._post(b'{"events":[%b]}' % b",".join(event for _, event in batch))
-            if answer is None:
-                return self._pause("no answer")
-            if len(answer.results) == len(batch):
-                limited = self._settle(batch, answer.results)
-                self._strangers = 0
-                self._most = min(_MOST, self._most * 2)
-                if limited:
-                    return self._pause("some events cannot be stored at the moment", answer)
-                self._failures = 0
-            elif answer.status in {401, 403} and answer.is_own:
-                raise KeyRefused(f"{answer.status} {answer.told.get('code')}: {answer.told.get('detail')}")
-            elif not self._is_of_events(answer):
-                return self._pause(f"status {answer.status}", answer)
-            elif len(batch) > 1:  # to find the event at fault
-                self._most = len(batch) // 2
-                names.extendleft(name for name, _ in reversed(batch))
-            elif answer.is_own:
-                self._refuse(*batch[0], answer.told)
-            else:
-                self._queue.hold(batch[0][0], _HELD)
-                self._strangers += 1
-                if self._strangers >= _STRANGERS:
-                    return self._pause(f"status {answer.status}, not of ingestd", answer)
+        except NoAnswer as error:
+            return self._pause(str(error))
+        if len(answer.results) == len(batch):
+            limited = self._settle(batch, answer.results)
+            self._strangers = 0
+            self._most = min(_MOST, self._most * 2)
+            if limited:
+                return self._pause("some events cannot be stored at the moment", answer)
+            self._failures = 0
+        elif answer.status in {401, 403} and answer.is_own:
+            raise KeyRefused(f"{answer.status} {answer.told.get('code')}: {answer.told.get('detail')}")
+        elif not self._is_of_events(answer):
+            return self._pause(f"status {answer.status}", answer)
+        elif len(batch) > 1:  # to find the event at fault
+            self._most = len(batch) // 2
+            names.extendleft(name for name, _ in reversed(batch))
+        elif answer.is_own:
+            self._refuse(*batch[0], answer.told)
+        else:
+            self._queue.hold(batch[0][0])
+            self._strangers += 1
+            if self._strangers >= _STRANGERS:
+                return self._pause(f"status {answer.status}, not of ingestd", answer)
         return 0.0
 
     def _take(self, names: deque[str]) -> list[tuple[str, bytes]]:
@@ -195,29 +176,14 @@ class Sender:
             names.popleft()
         return batch
 
-    def _post(self, body: bytes) -> _Answer | None:
-        """The answer, if there is one. A connection that was kept may be closed meanwhile, so there are two tries."""
-        headers = {
+    def _post(self, body: bytes) -> Answer:
+        return self._transport.post(body, {
             "Authorization": f"Bearer {self._key}", "Content-Type": "application/json",
             "x-signature": hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
-        }  # fmt: skip
-        for _ in range(1 if self._connection.sock is None else 2):
-            try:
-                self._connection.request("POST", self._path, body, headers)
-                answer = self._connection.getresponse()
-                content = answer.read()
-            except (OSError, http.client.HTTPException):
-                self._connection.close()
-                continue
-            told: object = None
-            with suppress(ValueError):
-                told = json.loads(content)
-            retry_after = answer.headers.get("Retry-After", "")
-            return _Answer(answer.status, told if isinstance(told, dict) else {}, retry_after)
-        return None
+        })  # fmt: skip
 
     @staticmethod
-    def _is_of_events(answer: _Answer) -> bool:
+    def _is_of_events(answer: Answer) -> bool:
         """Whether other events could have another answer: the body is refused, or a firewall has answered."""
         if answer.is_own:
             return answer.status in {400, 413}
@@ -232,8 +198,8 @@ class Sender:
                 self._queue.remove(name)
             elif status in {429, 503}:
                 limited = True
-            elif status == 500 and int(name[:16]) > time.time_ns() // 1000 - _GIVEN_UP:
-                self._queue.hold(name, _HELD)
+            elif status == 500 and name > f"{time.time_ns() // 1000 - _GIVEN_UP:016}":
+                self._queue.hold(name)
             else:
                 self._refuse(name, event, result)
         return limited
@@ -251,11 +217,11 @@ class Sender:
         except Exception:  # noqa: BLE001 - the fault of a caller's function stops no other event
             _log.exception("on_refused has failed")
 
-    def _pause(self, why: str, answer: _Answer | None = None) -> float:
+    def _pause(self, why: str, answer: Answer | None = None) -> float:
         """The seconds of the next pause: what ingestd asks for, or else more after each failure."""
         if not self._failures:
             _log.warning("ingestd takes no events (%s); they wait in the queue", why)
         self._failures += 1
-        asked = answer.retry_after if answer is not None else ""
-        wait = float(asked[:9]) if asked.isdecimal() and asked.strip("0") else 0.5 * 2 ** min(self._failures - 1, 7)
+        asked = answer.asks_for if answer is not None else 0.0
+        wait = asked if asked > 0 else 0.5 * 2 ** min(self._failures - 1, 7)
         return min(_LONGEST_PAUSE, wait) * (1 + random.random() / 2)  # noqa: S311 - no secret

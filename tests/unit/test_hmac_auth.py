@@ -396,46 +396,49 @@ def _script(language: str, before: str, after: str) -> str:
     return f"{before}\n{block[1]}\n{after}\n"
 
 
-_EVENT = '{"total": 40.0, "name": "Größe ü/😀"}'
-_GO = ("crypto/hmac", "crypto/sha256", "encoding/hex", "encoding/json", "fmt")
+_EVENT = {
+    "total": 40.0, "small": 0.1, "tiny": 1e-7, "name": "Größe ü/😀 <&> \u2028", "data": {}, "none": None, "list": [],
+    "text": "x" * 1_000_000,
+}  # fmt: skip
+_GO = ("crypto/hmac", "crypto/sha256", "encoding/hex", "encoding/json", "fmt", "os")
 _JAVA = (
-    "import java.nio.charset.StandardCharsets; import java.util.HexFormat; import javax.crypto.Mac;"
-    "import javax.crypto.spec.SecretKeySpec;\n"
+    "import java.nio.charset.StandardCharsets; import java.nio.file.*; import java.util.HexFormat;"
+    "import javax.crypto.Mac; import javax.crypto.spec.SecretKeySpec;\n"
     "class Sign { public static void main(String[] none) throws Exception {"
 )
 _SIGNERS = {
     "python": (
         ["python3"],
-        f"event = {{'total': 40.0, 'name': 'Größe ü/😀'}}; secret = '{SECRET}'",
+        f"import json; event = json.load(open('event.json', encoding='utf-8')); secret = '{SECRET}'",
         "import sys; sys.stdout.buffer.write(signature.encode() + b'\\n' + body)",
     ),
     "js": (
         ["node"],
-        f"const event = {{total: 40.0, name: 'Größe ü/😀'}}, secret = '{SECRET}';",
+        f"const event = JSON.parse(require('fs').readFileSync('event.json')), secret = '{SECRET}';",
         "process.stdout.write(signature + '\\n' + body);",
     ),
     "php": (
         ["php"],
-        f"<?php $event = ['total' => 40.0, 'name' => 'Größe ü/😀']; $secret = '{SECRET}';",
+        f"<?php $event = json_decode(file_get_contents('event.json')); $secret = '{SECRET}';",
         "echo $signature, PHP_EOL, $body;",
     ),
     "ruby": (
-        ["ruby"],
-        f"event = {{total: 40.0, name: 'Größe ü/😀'}}; secret = '{SECRET}'",
+        ["ruby", "-Eutf-8"],
+        f"require 'json'; event = JSON.parse(File.read('event.json')); secret = '{SECRET}'",
         "puts signature; print body",
     ),
     "go": (
         ["go", "run"],
         f"package main\nimport ({'; '.join(map(json.dumps, _GO))})\nfunc main() {{\nsecret := `{SECRET}`\n"
-        'event := map[string]any{"total": 40.0, "name": "Größe ü/😀"}',
+        'text, _ := os.ReadFile("event.json"); var event any; json.Unmarshal(text, &event)',
         'if err == nil { fmt.Printf("%s\\n%s", signature, body) } }',
     ),
     "java": (
         ["java", "-Dfile.encoding=UTF-8"],
-        f'{_JAVA} String secret = "{SECRET}", json = {json.dumps(_EVENT, ensure_ascii=False)};',
+        f'{_JAVA} String secret = "{SECRET}", json = Files.readString(Path.of("event.json"));',
         "System.out.println(signature); System.out.write(body); System.out.flush(); } }",
     ),
-    "sh": (["sh"], f"BODY='{_EVENT}'; SECRET='{SECRET}'", """printf '%s\\n%s' "$SIGNATURE" "$BODY\""""),
+    "sh": (["sh"], f"BODY=$(cat event.json); SECRET='{SECRET}'", """printf '%s\\n%s' "$SIGNATURE" "$BODY\""""),
 }
 """The program that runs the example in each language, and what stands before and behind the example."""
 
@@ -448,7 +451,8 @@ def test_the_documented_way_to_sign_works(language: str, tmp_path: Path) -> None
         pytest.skip(f"{missing[0]} is not on PATH: its example in docs/signing.md cannot run")
     file = tmp_path / f"Sign.{language}"
     file.write_text(_script(language, before, after), encoding="utf-8")
-    done = subprocess.run([*command, file], check=True, capture_output=True, timeout=120)
+    (tmp_path / "event.json").write_text(json.dumps(_EVENT, ensure_ascii=False), encoding="utf-8")
+    done = subprocess.run([*command, file], cwd=tmp_path, check=True, capture_output=True, timeout=120)
     signature, _, body = done.stdout.partition(b"\n")
-    assert json.loads(body) == {"total": 40, "name": "Größe ü/😀"}
+    assert json.loads(body) == _EVENT
     assert is_signed(body, signature.decode(), [SECRET.encode()])

@@ -9,12 +9,13 @@ function show(mixed $result): void
     fwrite(STDOUT, json_encode($result) . "\n");
 }
 
-[, $host, $key, $secret, $folder, $most] = $argv;
-$client = new Ingestd\Client($host, $key, $secret, 'shop', folder: $folder, most: (int) $most, onRefused: function (
+[, $host, $key, $secret, $folder, $given] = $argv;
+$options = json_decode($given, true);
+$client = new Ingestd\Client($host, $key, $secret, 'shop', ...$options, folder: $folder, onRefused: function (
     array $event,
     array $problem,
 ): void {
-    show(['refused' => $event['messageId'], 'code' => $problem['code']]);
+    show(['refused' => $event['messageId'] ?? null, 'code' => $problem['code']]);
 });
 while (($line = fgets(STDIN)) !== false) {
     $call = json_decode($line, true);
@@ -24,5 +25,7 @@ while (($line = fgets(STDIN)) !== false) {
     } catch (Ingestd\KeyRefused | Ingestd\QueueFull $error) {
         fwrite(STDERR, $error->getMessage());
         show(['error' => substr(strrchr($error::class, '\\'), 1)]);
+    } catch (RuntimeException) {
+        show(['error' => 'disk']);
     }
 }

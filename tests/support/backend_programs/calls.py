@@ -16,10 +16,15 @@ def named(fields: dict[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in fields.items()}
 
 
-host, key, secret, folder, most = sys.argv[1:]
+host, key, secret, folder, given = sys.argv[1:]
+options = json.loads(given)
+if options.pop("httpx", False):
+    import httpx
+
+    options["http"] = httpx.Client
 client = Client(
-    host, key, secret, "shop", folder=folder, most=int(most), interval=0.01,
-    on_refused=lambda event, problem: show({"refused": event["messageId"], "code": problem["code"]}),
+    host, key, secret, "shop", folder=folder, interval=0.01, **options,
+    on_refused=lambda event, problem: show({"refused": event.get("messageId"), "code": problem["code"]}),
 )  # fmt: skip
 for line in sys.stdin:
     method, *arguments = json.loads(line)
@@ -29,5 +34,7 @@ for line in sys.stdin:
         else:
             first, second, fields = arguments
             show(getattr(client, method)(first, second, **named(fields)))
+    except OSError:
+        show({"error": "disk"})
     except (KeyRefused, QueueFull) as error:
         show({"error": type(error).__name__})

@@ -1,108 +1,29 @@
-"""The clients for backends against a real daemon: each of them is a program in its own language."""
+"""The promise of the clients: each event is stored once, and one that is refused is told."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
 from ingestd.support.ids import named_uuid
-from ingestd.support.unusable_ids import UnusableIds
+from ingestd.support.unusable_ids import UNUSABLE
+from tests.support.backend import FLUSH, PATIENCE, WITHOUT_EXTENSIONS, Backend, Call, view
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
-from tests.support.ports import free_port
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ROOT / "tests" / "support" / "backend_programs"
-COMMANDS = {"python": [sys.executable, "calls.py"], "node": ["node", "calls.mjs"], "php": ["php", "calls.php"]}
-WITHOUT_EXTENSIONS = ["php", "-n", "calls.php"]
+ROOT = Path(__file__).parents[3]
 EVENTS = 10_000
 KILLS = 5
-PATIENCE = 120.0
-NOBODY = ["guest", " Anonymous ", "0", "null", "[object Object]"]
-FLUSH = ["flush", 30]
-
-Call = list[Any]
-
-
-@pytest.fixture(params=COMMANDS)
-def language(request: pytest.FixtureRequest) -> str:
-    (program, *_) = COMMANDS[request.param]
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not on PATH")
-    return str(request.param)
-
-
-class Backend:
-    """A shop with its daemon on one address, and programs that send with one folder."""
-
-    def __init__(self, shop: Shop, command: Sequence[str]) -> None:
-        self.shop = shop
-        self.address = f"127.0.0.1:{free_port()}"
-        self._command = command
-        self._queue = shop.folder / "queue"
-        self._calls = shop.folder / "calls"
-
-    def daemon(self) -> Daemon:
-        return Daemon(self.shop.config, arguments=("--set", f'http.listen="{self.address}"'))
-
-    @contextmanager
-    def program(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> Iterator[subprocess.Popen[bytes]]:
-        """A program that makes the calls and ends."""
-        self._calls.unlink(missing_ok=True)  # another program may still read it
-        self._calls.write_text("".join(f"{json.dumps(call)}\n" for call in calls))
-        *program, file = self._command
-        key = self.shop.server
-        arguments: list[str | Path] = [f"http://{self.address}", key.id, secret or key.secret, self._queue, str(most)]
-        with (
-            self._calls.open() as given,
-            (self.shop.folder / "printed").open("wb") as printed,  # a pipe could be full while the test waits
-            (self.shop.folder / "errors").open("ab") as errors,
-            subprocess.Popen(
-                [*program, PROGRAMS / file, *arguments], stdin=given, stdout=printed, stderr=errors
-            ) as process,
-        ):
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    def run(self, calls: list[Call], *, secret: str = "", most: int = 100_000) -> list[Any]:
-        """The results of the calls, and what else the program has printed."""
-        with self.program(calls, secret=secret, most=most) as process:
-            assert process.wait(PATIENCE) == 0, self.errors()
-        return self.results()
-
-    def results(self) -> list[Any]:
-        """What the last program has printed, without an unfinished line."""
-        *lines, _ = (self.shop.folder / "printed").read_text().split("\n")
-        return [json.loads(line) for line in lines]
-
-    def errors(self) -> str:
-        return (self.shop.folder / "errors").read_text()
-
-    def waiting(self) -> int:
-        return len([*self._queue.glob("*.json")])
-
-
-@pytest.fixture
-def backend(language: str, tmp_path: Path) -> Backend:
-    return Backend(Shop(tmp_path), COMMANDS[language])
-
-
-def view(number: int, **fields: Any) -> Call:
-    return ["track", "Page View", {"number": number}, {"anonymousId": f"v-{number % 7}", **fields}]
+NOBODY = [*UNUSABLE, "", " \u2003\xa0Guest\x1f\u200b", "\"'`Anonymous'"]
 
 
 def test_the_client_for_python_needs_the_standard_library_alone() -> None:
@@ -180,7 +101,7 @@ def test_an_event_that_a_firewall_refuses_stops_no_other(backend: Backend) -> No
     with backend.shop.serve() as daemon:
         Firewall.daemon = daemon
         with ThreadingHTTPServer(("127.0.0.1", 0), Firewall) as firewall:
-            backend.address = f"127.0.0.1:{firewall.server_port}"
+            backend.host = f"http://127.0.0.1:{firewall.server_port}"
             thread = Thread(target=firewall.serve_forever)
             thread.start()
             try:
@@ -293,4 +214,4 @@ def test_the_visitor_is_given_or_derived_or_new(backend: Backend) -> None:
     assert (identified["anonymousId"], identified["userId"]) == (named_uuid("visitor of user", "shop", "17"), "17")
     assert (identified["traits"], identified["linked"]) == ({"plan": "gold"}, True)
     assert len({record["anonymousId"] for record in new}) == len(NOBODY) + 1
-    assert all(user in UnusableIds() for user in NOBODY)
+    assert (new[-1]["userId"], {record["sessionIsNew"] for record in new}) == (None, {True})
