@@ -124,7 +124,7 @@ def _escaped(query: str) -> str:
         if index % 2:
             parts[index] = f"{{{{ {part} }}}}"
         elif any(each in part for each in ("{{", "{%", "{#")):
-            parts[index] = f"{{% raw %}}{part}{{% endraw %}}"
+            parts[index] = part.replace("{", "{{ '{' }}")
     return "".join(parts)
 
 
@@ -149,8 +149,8 @@ def _described(model: Model) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """A text that dbt does not take for Jinja."""
-    return text.replace("{", "(").replace("}", ")")
+    """A text that dbt does not take for Jinja, and that UTF-8 has."""
+    return text.replace("{", "(").replace("}", ")").encode("utf-8", "replace").decode()
 
 
 def _source() -> dict[str, Any]:
