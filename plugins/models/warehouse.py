@@ -53,9 +53,7 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
     if foreign := sorted(relations & {each.name for each in models} - {*listed, *([MODELS] if listed else [])}):
-        raise CommandError(
-            f"{dialect.schema} has {', '.join(foreign)}, which ingestd has not made: choose another --schema"
-        )
+        raise CommandError(f"{dialect.schema} has {_few(foreign)}, which ingestd has not made: choose another --schema")
     digests = {name: digest for name, (digest, _) in listed.items() if name in relations}
     changed = [each for each in models[:-1] if digests.get(each.name) != each.digest(dialect)]
     former = [name for name in digests if name not in {each.name for each in models}]
@@ -110,10 +108,20 @@ async def _listed(database: Database, dialect: Dialect) -> tuple[set[str], dict[
     Somebody may have dropped a view that is listed.
     """
     relations = {row["name"] for row in await database.query(_relations(dialect))}
-    if MODELS not in relations:
+    if dialect.schema not in await _places(database, type(dialect)):
         return relations, {}
     rows = await database.query(f"SELECT model, digest, records FROM {dialect.view(MODELS)} ORDER BY number")
     return relations, {row["model"]: (row["digest"], row["records"]) for row in rows}
+
+
+async def _places(database: Database, kind: type[Dialect]) -> list[str]:
+    """The schemas with a list that the user may read. Somebody else's table may have the name of the list."""
+    schema, table, name = (
+        ("database", "table", "name") if kind is ClickHouse else ("table_schema", "table_name", "column_name")
+    )
+    columns = "system.columns" if kind is ClickHouse else "information_schema.columns"
+    found = f"SELECT {schema} AS place FROM {columns} WHERE {table} = '{MODELS}' AND {name} IN ('digest', 'records')"
+    return [row["place"] for row in await database.query(f"{found} GROUP BY {schema} HAVING count(*) = 2")]
 
 
 async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Sequence[CheckResult]:
@@ -130,11 +138,8 @@ async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Se
 
 async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> AsyncIterator[CheckResult]:
     kind = DIALECTS[database.engine]
-    column, table = ("database", "system.tables") if kind is ClickHouse else ("schemaname", "pg_views")
-    view = "name" if kind is ClickHouse else "viewname"
-    schemas = await database.query(f"SELECT {column} AS place FROM {table} WHERE {view} = '{MODELS}'")
-    for row in schemas:
-        dialect = kind(database.records, row["place"])
+    for place in await _places(database, kind):
+        dialect = kind(database.records, place)
         relations, listed = await _listed(database, dialect)
         if dialect.table not in {records for _, records in listed.values()}:
             continue
@@ -143,11 +148,15 @@ async def _of_database(database: Database, name: str, files: Sequence[SchemaFile
         behind = [each for each in wanted if digests.get(each) != wanted[each]]
         behind += [each for each in digests if each not in wanted]
         if behind:
-            more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
             text = (
-                f"the models in {dialect.schema} are behind the schemas: {', '.join(behind[:_SHOWN])}{more};"
+                f"the models in {dialect.schema} are behind the schemas: {_few(behind)};"
                 f" run ingestd models {dialect.name} --sink {name} --schema {dialect.schema} --apply"
             )
             yield CheckResult(name, text, "warning")
         else:
             yield CheckResult(name, f"the models in {dialect.schema} are those of the schemas")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

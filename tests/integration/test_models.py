@@ -290,6 +290,10 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
         page = run_ingestd("check", config=configured).stdout
         return next((line for line in page.splitlines() if "models in made" in line), page)
 
+    shop.run("CREATE SCHEMA others" if engine == "postgres" else "CREATE DATABASE others")
+    shop.run(f"CREATE TABLE others.ingestd_models (a int){'' if engine == 'postgres' else ' ENGINE = Memory'}")
+    told = _models(configured, engine, "--schema", "others", "--apply", code=1)
+    assert "others has ingestd_models, which ingestd has not made" in told
     count = len(shop.models) - 1  # the schema here has no ribbons, and the list is not counted
     assert f"{count - 1} views made or changed, 0 removed" in _models(configured, engine, "--apply")
     assert "are as they should be" in _models(configured, engine, "--apply")
@@ -354,3 +358,12 @@ async def test_clickhouse_goes_on_where_it_failed(shop: Shop) -> None:
         assert {row[0] for row in shop.run("SELECT name FROM system.tables WHERE database = 'cut'")} == {
             each.name for each in models
         }
+
+
+def test_a_server_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    for engine, url in (("postgres", "postgresql://u@127.0.0.1:1/x"), ("clickhouse", "http://127.0.0.1:1")):
+        config.write_text(f'[store]\nurl = "sqlite:x.db"\n[sinks.warehouse]\ntype = "{engine}"\nurl = "{url}"\n')
+        told = _models(config, engine, "--apply", code=1)
+        assert "nothing was changed: " in told
+        assert "Traceback" not in told
