@@ -16,8 +16,8 @@ from .model import Model
 
 __all__ = ["files_of_package", "write_package"]
 
-_MARK = "\0"
-"""Stands around the names of references until all other text has been escaped."""
+_MARK = "\ud800"
+"""Stands around the names of references until all other text has been escaped. No name has half a character."""
 _REPORT = "seeds/attribution_report.csv"
 _ACCEPTED = {
     ("reversals", "reason"): ["refund", "cancel", "superseded"],

@@ -152,7 +152,9 @@ def test_each_view_reads_only_views_before_it() -> None:
 
 
 def test_the_dbt_package_has_the_same_queries(tmp_path: Path) -> None:
-    shops = schema("Braces {{ x }} {% y %}", {"{{ member }}": {"type": "string"}, "{% endraw %}": {"type": "string"}})
+    shops = schema(
+        "Braces {{ x }} {% y %}", {"{{ member }}": {"type": "string"}, "{% endraw %}": {"type": "string"}, "\0": {}}
+    )
     shops.schema["properties"]["\ud800"] = {"description": "no event has it"}
     shops.schema["description"] = "\ud800"
     files = [*read_schemas(None), shops]
