@@ -27,7 +27,7 @@ from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
-from ingestd.plugins.sinks.clickhouse.rows import lines_of, rows_of
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, read
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
 from .attribution import record
@@ -54,8 +54,8 @@ async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> li
     await sink.open()
     bodies = []
     for start in range(0, len(records), AT_ONCE):
-        rows, _ = await rows_of(records[start : start + AT_ONCE], await sink._current_layout())
-        bodies.append(b"".join([some async for some in lines_of([*rows.values()])]))
+        lines = lines_of([*map(read, records[start : start + AT_ONCE])], await sink._current_layout())
+        bodies.append(b"".join([some async for some in lines]))
     return bodies
 
 
@@ -82,18 +82,27 @@ def catching_up(server: ClickHouseServer, rounds: int) -> None:
         del records
         tune_the_interpreter()
         sides: dict[str, list[float]] = {"sink": [], "plain": []}
+        cpu: dict[str, list[float]] = {side: [] for side in sides}
         for number in range(rounds + 1):  # the first round is a warm-up
             for side, seconds in sides.items():
                 server.sql("TRUNCATE TABLE ingestd_records")
+                used = time.process_time()
                 took = catch_up_in(Path(name), server) if side == "sink" else plain(server, bodies)
+                used = time.process_time() - used
                 assert server.sql("SELECT count() FROM ingestd_records").strip() == str(CAUGHT_UP)
                 if number:
                     seconds.append(took)
+                    cpu[side].append(used / CAUGHT_UP * 1e6)
     size = sum(map(len, bodies))
     print(f"clickhouse: a backlog of {CAUGHT_UP} records, rows of {size // CAUGHT_UP} bytes, {rounds} rounds")
     for side, seconds in sides.items():
-        print(f"  {side:6} {median(seconds):6.2f} s {CAUGHT_UP / median(seconds):9.0f} records/s")
-    print(f"  catching up: {median(sides['plain']) / median(sides['sink']):.2f} of plain inserts of the same bytes")
+        rate = CAUGHT_UP / median(seconds)
+        print(f"  {side:6} {median(seconds):6.2f} s {rate:9.0f} records/s, CPU {median(cpu[side]):.1f} µs a record")
+    pairs = [plain / sink for sink, plain in zip(*sides.values(), strict=True)]
+    print(
+        f"  catching up in pairs: {median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f}) of plain inserts of the"
+        " same bytes"
+    )
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ingestd.validation.schema_files import SchemaFile
 
@@ -11,7 +11,7 @@ from .dialects import Dialect
 from .events import event_models
 from .model import Column, Model
 
-__all__ = ["MODELS", "all_models", "statements"]
+__all__ = ["MODELS", "all_models", "list_of", "statements"]
 
 MODELS = "ingestd_models"
 """The view that lists the models, each with a digest of its query. `ingestd check` compares them."""
@@ -21,13 +21,14 @@ def all_models(files: Sequence[SchemaFile], dialect: Dialect) -> list[Model]:
     """The models, each behind those that it reads."""
     taken = (*orders.NAMES, *visits.NAMES, MODELS)
     models = [*event_models(files, taken, dialect), *orders.order_models(dialect), *visits.visit_models(dialect)]
-    return [*models, _list_of(models, dialect)]
+    return [*models, list_of({each.name: each.digest(dialect) for each in models}, dialect)]
 
 
-def _list_of(models: Sequence[Model], dialect: Dialect) -> Model:
+def list_of(digests: Mapping[str, str], dialect: Dialect) -> Model:
+    """The view with the digest of each model, of a view that is not finished an empty one."""
     rows = [
-        f"SELECT {number} AS number, '{each.name}' AS model, '{each.digest(dialect)}' AS digest"
-        for number, each in enumerate(models, 1)
+        f"SELECT {number} AS number, '{name}' AS model, '{digest}' AS digest"
+        for number, (name, digest) in enumerate(digests.items(), 1)
     ]
     columns = [
         Column("number", "integer", dialect.cast("m.number", "integer"), "place, behind the views that it reads"),

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ingestd.api.errors import CommandError, ConfigError
+from ingestd.api.errors import CommandError, ConfigError, SinkFailure, SinkRetry
 from ingestd.api.output import write, write_data
 from ingestd.config import Config
 from ingestd.delivery import make_sink_consumer
@@ -46,7 +46,10 @@ async def models(arguments: Namespace, config: Config, plugins: Plugins) -> None
                 "a lake has no database to make views in: ingestd models duckdb --sink NAME | duckdb shop.duckdb"
             )
         else:
-            write([await apply(sink, made, dialect)])
+            try:
+                write([await apply(sink, made, dialect)])
+            except (SinkRetry, SinkFailure) as error:
+                raise CommandError(f"nothing was changed: {error}") from None
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from .model import Model
 
 __all__ = ["files_of_package", "write_package"]
 
-_MARK = "\0"
-"""Stands around the names of references until all other text has been escaped."""
+_MARK = "\ud800"
+"""Stands around the names of references until all other text has been escaped. No name has half a character."""
 _REPORT = "seeds/attribution_report.csv"
 _ACCEPTED = {
     ("reversals", "reason"): ["refund", "cancel", "superseded"],
@@ -124,7 +124,7 @@ def _escaped(query: str) -> str:
         if index % 2:
             parts[index] = f"{{{{ {part} }}}}"
         elif any(each in part for each in ("{{", "{%", "{#")):
-            parts[index] = f"{{% raw %}}{part}{{% endraw %}}"
+            parts[index] = part.replace("{", "{{ '{' }}")
     return "".join(parts)
 
 
@@ -149,8 +149,8 @@ def _described(model: Model) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """A text that dbt does not take for Jinja."""
-    return text.replace("{", "(").replace("}", ")")
+    """A text that dbt does not take for Jinja, and that UTF-8 has."""
+    return text.replace("{", "(").replace("}", ")").encode("utf-8", "replace").decode()
 
 
 def _source() -> dict[str, Any]:

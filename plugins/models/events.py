@@ -22,21 +22,18 @@ def event_models(files: Sequence[SchemaFile], taken: Iterable[str], dialect: Dia
         for file in sorted(files, key=lambda each: (not each.builtin, each.key or ""))
         if file.key is not None
     }
-    views: list[str] = []
+    views: dict[tuple[str, tuple[str, ...]], str] = {}
     for builtin in (True, False):
         chosen = {key: members for key, (file, members) in found.items() if file.builtin is builtin}
-        views += chosen
-        views += [_rows_name(key, member) for key, members in chosen.items() for member in members if member.items]
+        views |= {(key, ()): key for key in chosen}
+        for key, members in chosen.items():
+            views |= {(key, each.path): f"{key} {'_'.join(each.path)}" for each in members if each.items}
     names = distinct(views, {*taken})
     for key, (file, members) in found.items():
-        yield _of_key(key, str(file.schema.get("description", "")), members, names[key], dialect)
+        yield _of_key(key, str(file.schema.get("description", "")), members, names[key, ()], dialect)
         for member in members:
             if member.items:
-                yield _of_rows(key, member, names[_rows_name(key, member)], dialect)
-
-
-def _rows_name(key: str, member: Member) -> str:
-    return f"{key} {'_'.join(member.path)}"
+                yield _of_rows(key, member, names[key, member.path], dialect)
 
 
 def _head(dialect: Dialect) -> list[Column]:
@@ -106,10 +103,10 @@ def _of_members(members: Sequence[Member], value: str, before: Sequence[Column],
     texts = {each.path: "/".join(each.path) for each in members}
     texts = {path: f"data/{text}" if snake_case(text) in taken else text for path, text in texts.items()}
     # A member that is written like a column keeps the name, whatever stands before it.
-    names = distinct(sorted(texts.values(), key=lambda text: text != snake_case(text)), taken)
+    names = distinct(dict(sorted(texts.items(), key=lambda item: item[1] != snake_case(item[1]))), taken)
     return [
         Column(
-            names[texts[each.path]],
+            names[each.path],
             each.kind,
             dialect.read(dialect.path(value, *each.path), each.kind),
             each.description,

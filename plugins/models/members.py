@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +17,8 @@ _KINDS: Mapping[str, Kind] = {"string": "text", "number": "decimal", "integer": 
 _FORMATS: Mapping[str, Kind] = {"date-time": "time", "date": "date"}
 _DEEPEST = 3
 """Levels of objects whose members are columns. A schema may contain itself."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""A half of a character, which no UTF-8 has."""
 
 
 class Member(NamedTuple):
@@ -64,7 +67,7 @@ class Schemas:
         found: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
         for form, home in self._forms(schema, root):
             for name, inner in form.get("properties", {}).items():
-                if isinstance(inner, dict):
+                if isinstance(inner, dict) and not _SURROGATE.search(name):  # no event has such a name
                     found.setdefault(name, []).append((inner, home))
         return found
 

@@ -36,4 +36,4 @@ class Model(NamedTuple):
 
     def digest(self, dialect: Dialect) -> str:
         """Tells this query from others of the same name."""
-        return sha256(self.query(dialect).encode()).hexdigest()[:12]
+        return sha256(self.query(dialect).encode("utf-8", "surrogatepass")).hexdigest()[:12]

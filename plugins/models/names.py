@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Mapping
 from hashlib import sha256
+from typing import TypeVar
 
 __all__ = ["distinct", "snake_case"]
 
+_K = TypeVar("_K", bound=Hashable)
 _LONGEST = 50
 """Characters, without the digest. PostgreSQL cuts names beyond 63 bytes."""
 
@@ -27,16 +29,17 @@ def snake_case(text: str) -> str:
     return name
 
 
-def distinct(texts: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """The name of each text. Of several with the same name the first keeps it; the others end with a digest."""
-    names: dict[str, str] = {}
+def distinct(texts: Mapping[_K, str], taken: Collection[str] = ()) -> dict[_K, str]:
+    """A name for each text. Of several with the same name the first keeps it; the others end with a digest."""
+    names: dict[_K, str] = {}
     used = {*taken}
-    for text in texts:
-        name = snake_case(text)
-        if name in used:
-            name = _with_digest(name, text)
+    for key, text in texts.items():
+        name, told = snake_case(text), text
+        while name in used:
+            name = _with_digest(snake_case(text)[:_LONGEST], told)
+            told += "/"  # another text may have the digest, too
         used.add(name)
-        names[text] = name
+        names[key] = name
     return names
 
 

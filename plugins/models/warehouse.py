@@ -10,7 +10,7 @@ from ingestd.api.errors import CommandError, IngestdError
 from ingestd.api.sink import Sink
 from ingestd.validation.schema_files import SchemaFile
 
-from .catalogue import MODELS, all_models, statements
+from .catalogue import MODELS, all_models, list_of, statements
 from .dialects import DIALECTS, ClickHouse, Dialect
 from .model import Model
 
@@ -49,28 +49,28 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
 
     A view that others depend on is never dropped with them. Then nothing changes, as far as the engine can.
     """
-    relations = {row["name"] for row in await database.query(_relations(dialect))}
-    present = await _present(database, dialect) if MODELS in relations else {}
-    if {records for _, records in present.values()} - {dialect.table}:
+    relations, listed = await _listed(database, dialect)
+    if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
-    listed = {*present, *([MODELS] if present else [])}
-    if foreign := sorted(relations & {each.name for each in models} - listed):
-        raise CommandError(
-            f"{dialect.schema} has {', '.join(foreign)}, which ingestd has not made: choose another --schema"
-        )
-    digests = {name: digest for name, (digest, _) in present.items()}
+    if foreign := sorted(relations & {each.name for each in models} - {*listed, *([MODELS] if listed else [])}):
+        raise CommandError(f"{dialect.schema} has {_few(foreign)}, which ingestd has not made: choose another --schema")
+    digests = {name: digest for name, (digest, _) in listed.items() if name in relations}
     changed = [each for each in models[:-1] if digests.get(each.name) != each.digest(dialect)]
-    former = [name for name in present if name not in {each.name for each in models}]
+    former = [name for name in digests if name not in {each.name for each in models}]
     if not changed and not former:
         return f"all {len(models)} views in {dialect.schema} are as they should be"
-    drops = [f"DROP VIEW {dialect.view(name)}" for name in former]
+    # ClickHouse may fail between two statements. Then the next run knows all views by this list.
+    unfinished = {each.name: each.digest(dialect) for each in models[:-1]}
+    unfinished = {**unfinished, **dict.fromkeys([*former, *(each.name for each in changed)], "")}
+    made = statements([list_of(unfinished, dialect), *changed], dialect)
+    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(former)]
     schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
     try:
-        await database.execute([*schema, *statements([*changed, models[-1]], dialect), *drops])
+        await database.execute([*schema, *made, *drops, *statements(models[-1:], dialect)])
     except IngestdError as error:
         if _NO_OTHER_COLUMNS not in str(error):
             raise CommandError(f"the views were not changed: {error}") from None
-        await _make_again(database, models, dialect, [*present, MODELS])
+        await _make_again(database, models, dialect, [*digests, MODELS])
     return f"{len(changed)} views made or changed, {len(former)} removed in {dialect.schema}"
 
 
@@ -102,10 +102,26 @@ def _relations(dialect: Dialect) -> str:
     )
 
 
-async def _present(database: Database, dialect: Dialect) -> dict[str, tuple[str, str]]:
-    """The digest of each view and what it reads, in the order in which they were made."""
+async def _listed(database: Database, dialect: Dialect) -> tuple[set[str], dict[str, tuple[str, str]]]:
+    """What the schema has, and the digest of each listed view and what it reads, in the order in which they were made.
+
+    Somebody may have dropped a view that is listed.
+    """
+    relations = {row["name"] for row in await database.query(_relations(dialect))}
+    if dialect.schema not in await _places(database, type(dialect)):
+        return relations, {}
     rows = await database.query(f"SELECT model, digest, records FROM {dialect.view(MODELS)} ORDER BY number")
-    return {row["model"]: (row["digest"], row["records"]) for row in rows}
+    return relations, {row["model"]: (row["digest"], row["records"]) for row in rows}
+
+
+async def _places(database: Database, kind: type[Dialect]) -> list[str]:
+    """The schemas with a list that the user may read. Somebody else's table may have the name of the list."""
+    schema, table, name = (
+        ("database", "table", "name") if kind is ClickHouse else ("table_schema", "table_name", "column_name")
+    )
+    columns = "system.columns" if kind is ClickHouse else "information_schema.columns"
+    found = f"SELECT {schema} AS place FROM {columns} WHERE {table} = '{MODELS}' AND {name} IN ('digest', 'records')"
+    return [row["place"] for row in await database.query(f"{found} GROUP BY {schema} HAVING count(*) = 2")]
 
 
 async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Sequence[CheckResult]:
@@ -122,23 +138,25 @@ async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Se
 
 async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> AsyncIterator[CheckResult]:
     kind = DIALECTS[database.engine]
-    column, table = ("database", "system.tables") if kind is ClickHouse else ("schemaname", "pg_views")
-    view = "name" if kind is ClickHouse else "viewname"
-    schemas = await database.query(f"SELECT {column} AS place FROM {table} WHERE {view} = '{MODELS}'")
-    for row in schemas:
-        dialect = kind(database.records, row["place"])
-        present = await _present(database, dialect)
-        if dialect.table not in {records for _, records in present.values()}:
+    for place in await _places(database, kind):
+        dialect = kind(database.records, place)
+        relations, listed = await _listed(database, dialect)
+        if dialect.table not in {records for _, records in listed.values()}:
             continue
+        digests = {name: digest for name, (digest, _) in listed.items() if name in relations}
         wanted = {each.name: each.digest(dialect) for each in all_models(files, dialect)[:-1]}
-        behind = [each for each in wanted if present.get(each, ("",))[0] != wanted[each]]
-        behind += [each for each in present if each not in wanted]
+        behind = [each for each in wanted if digests.get(each) != wanted[each]]
+        behind += [each for each in digests if each not in wanted]
         if behind:
-            more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
             text = (
-                f"the models in {dialect.schema} are behind the schemas: {', '.join(behind[:_SHOWN])}{more};"
+                f"the models in {dialect.schema} are behind the schemas: {_few(behind)};"
                 f" run ingestd models {dialect.name} --sink {name} --schema {dialect.schema} --apply"
             )
             yield CheckResult(name, text, "warning")
         else:
             yield CheckResult(name, f"the models in {dialect.schema} are those of the schemas")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

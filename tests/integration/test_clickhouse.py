@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -172,27 +172,48 @@ async def test_a_recent_server_has_typed_paths_of_data_and_takes_values_of_other
         assert bodies == [each.body for each in batch]
         assert "EUR\t1\t19.99" in server.sql(_example("Orders by day, with typed"))
         assert server.sql(_example("Revenue by channel")) == "Paid Search\tEUR\t1\t40.5\n"
-        _move_a_table(server)
+        await _move_a_table(server, batch)
         assert [row["record"].encode() for row in server.rows(f"SELECT record {every}")] == bodies
+        _a_query_for_a_key_reads_its_granules(server)
 
 
-def _move_a_table(server: ChdbServer) -> None:
-    """Carry out the documented statements with a table of an earlier version."""
+async def _move_a_table(server: ChdbServer, batch: Sequence[Record]) -> None:
+    """Write to a table of an earlier version, and carry out the documented statements."""
     label, time = "LowCardinality(Nullable(String))", "DateTime64(3, 'UTC')"
     server.sql(
         "CREATE TABLE old (id String, type LowCardinality(String), tenant LowCardinality(Nullable(String)),"
         f" key {label}, received_at {time}, timestamp Nullable({time}), anonymous_id Nullable(String),"
         " user_id Nullable(String), session_id Nullable(String), position Int64, data JSON, context JSON,"
-        " record String) ENGINE = ReplacingMergeTree ORDER BY (received_at, id)"
+        " record String) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(received_at) ORDER BY (received_at, id)"
     )
-    server.sql("INSERT INTO old SELECT * FROM ingestd_records")
-    server.sql("RENAME TABLE ingestd_records TO new, old TO ingestd_records")
+    server.sql("DROP TABLE ingestd_records")
+    server.sql("RENAME TABLE old TO ingestd_records")
     rename, copy, drop = _example("of an earlier version").split(";")
+    sink = ClickHouseSink("warehouse", ClickHouseSink.Options(url=Url(server.url)))
+    await sink.write(Batch(batch[:-1]))
     server.sql(rename)
-    server.sql("RENAME TABLE new TO ingestd_records")  # as the sink would create it
-    server.sql("TRUNCATE TABLE ingestd_records")
+    with pytest.raises(SinkRetry, match="does not exist"):
+        await sink.write(Batch(batch[1:]))
+    await sink.write(Batch(batch[1:]))  # to a new table
+    await sink.close()
     server.sql(copy)
     server.sql(drop)
+
+
+def _a_query_for_a_key_reads_its_granules(server: ChdbServer) -> None:
+    """Of eight granules, one in eight has the key. In the order of earlier versions each granule had each key."""
+    server.sql("TRUNCATE TABLE ingestd_records")
+    server.sql(
+        "INSERT INTO ingestd_records (id, type, tenant, key, received_at, record)"
+        " SELECT toString(number), 'event', 'shop', concat('Key ', toString(number % 8)),"
+        " toDateTime64('2026-11-01 00:00:00', 3, 'UTC') + number, '{}' FROM numbers(65536)"
+    )
+    marks = [
+        server.rows(f"EXPLAIN ESTIMATE SELECT id FROM ingestd_records WHERE {which}")[0]["marks"]
+        for which in ("id != ''", "tenant = 'shop' AND type = 'event' AND key = 'Key 3'")
+    ]
+    assert marks[0] >= 8
+    assert marks[1] <= 2
 
 
 @pytest.mark.parametrize(

@@ -189,19 +189,20 @@ def test_placeholders_make_valid_topics(
     assert TopicTemplate(template).of(type_, tenant, key) == topic
 
 
-@pytest.mark.parametrize("text", [5, True, "JSON", [], {"id": "1"}])
+@pytest.mark.parametrize("text", [5, True, "JSON", [], {"id": "1"}, {"id": True}, b"", b"\xff", b"[" * 100_000])
 async def test_a_registry_that_answers_something_else_is_a_failure_of_the_sink(text: object) -> None:
     with schema_registry() as server:
         server.says = text
         registry = Registry(KafkaOptions(brokers=("host:9092",), schema_registry=Url(server.url)), "sinks.bus")
-        registry.schemas = complete_schemas(None)
+        registry.schemas = {"Page View": {"$schema": "x", "properties": {"\ud800": {}}}}
         with pytest.raises(SinkRetry, match="takes no JSON Schemas"):
             await registry.check()
         with pytest.raises(SinkRetry, match="gives no id for events-Page View"):
             await registry.register([Subject("events", "Page View")])
 
 
-def test_two_keys_never_share_a_topic() -> None:
+@pytest.mark.parametrize("template", ["{key}", "x" * 140 + "-{key}", "{key}-" + "x" * 235])
+def test_two_keys_never_share_a_topic(template: str) -> None:
     keys = [
         "Order Completed",
         "Order_Completed",
@@ -215,7 +216,7 @@ def test_two_keys_never_share_a_topic() -> None:
     ]
     keys += ["x" * 300, "x" * 301, ".", "..", *KEYS]
     keys.append(TopicTemplate("{key}").of("event", "shop", "Order_Completed").replace("_", " "))
-    topics = [TopicTemplate("{key}").of("event", "shop", key) for key in keys]
+    topics = [TopicTemplate(template).of("event", "shop", key) for key in keys]
     # Kafka takes a dot and `_` for the same.
     assert len({topic.replace(".", "_") for topic in topics}) == len(set(keys))
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,249}", topic) for topic in topics)

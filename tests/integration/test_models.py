@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from ingestd.api.errors import CommandError, SinkRetry
 from ingestd.api.events import Record
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.report import total
@@ -23,6 +24,7 @@ from ingestd.plugins.models.catalogue import all_models, statements
 from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Dialect
 from ingestd.plugins.models.model import Model
+from ingestd.plugins.models.warehouse import Database, apply
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.text import Form, csv_lines
@@ -289,6 +291,10 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
         page = run_ingestd("check", config=configured).stdout
         return next((line for line in page.splitlines() if "models in made" in line), page)
 
+    shop.run("CREATE SCHEMA others" if engine == "postgres" else "CREATE DATABASE others")
+    shop.run(f"CREATE TABLE others.ingestd_models (a int){'' if engine == 'postgres' else ' ENGINE = Memory'}")
+    told = _models(configured, engine, "--schema", "others", "--apply", code=1)
+    assert "others has ingestd_models, which ingestd has not made" in told
     count = len(shop.models) - 1  # the schema here has no ribbons, and the list is not counted
     assert f"{count - 1} views made or changed, 0 removed" in _models(configured, engine, "--apply")
     assert "are as they should be" in _models(configured, engine, "--apply")
@@ -305,6 +311,10 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
         shop.run("CREATE OR REPLACE VIEW bi.papers AS SELECT NULL::text AS paper")
     assert re.search(r"\b[0-9]+ views made or changed, 0 removed", _models(configured, engine, "--apply"))
     assert shop.run("SELECT count(day) AS n FROM made.gift_wrapped") == [[2]]
+    for view in ("bi.papers", "made.sessions", "made.page_view"):  # by hand
+        shop.run(f"DROP VIEW {view}")
+    assert "behind the schemas: page_view, sessions;" in checked()
+    assert "2 views made or changed, 0 removed" in _models(configured, engine, "--apply")
     (configured.parent / "schemas" / "gift.json").unlink()
     assert "behind the schemas: gift_wrapped;" in checked()
     assert "0 views made or changed, 1 removed" in _models(configured, engine, "--apply")
@@ -312,3 +322,49 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
     _write_schema(configured.parent, {})
     assert "made has gift_wrapped, which ingestd has not made" in _models(configured, engine, "--apply", code=1)
     assert shop.run("SELECT * FROM made.gift_wrapped") == [[1]]
+
+
+class _Cut:
+    """A ClickHouse that is gone after some statements."""
+
+    engine = "clickhouse"
+
+    def __init__(self, database: Database, statements: int) -> None:
+        self._database = database
+        self._statements = statements
+        self.records = database.records
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        return await self._database.query(text)
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        await self._database.execute(statements[: self._statements])
+        if self._statements < len(statements):
+            raise SinkRetry("the server is gone")
+
+
+async def test_clickhouse_goes_on_where_it_failed(shop: Shop) -> None:
+    if shop.dialect.name != "clickhouse":
+        return  # the others change all views or none
+    dialect = DIALECTS["clickhouse"](shop.dialect.table, "cut")
+    now, later = (all_models(files, dialect) for files in (read_schemas(None), read_schemas(None)[:-1]))
+    sink = shop.warehouse.sink
+    assert isinstance(sink, Database)
+    for models, cuts in ((now, (2, 20)), (later, (1, 2))):
+        for cut in cuts:
+            with pytest.raises(CommandError, match="the server is gone"):
+                await apply(_Cut(sink, cut), models, dialect)
+        await apply(_Cut(sink, 1000), models, dialect)
+        assert "as they should be" in await apply(_Cut(sink, 1000), models, dialect)
+        assert {row[0] for row in shop.run("SELECT name FROM system.tables WHERE database = 'cut'")} == {
+            each.name for each in models
+        }
+
+
+def test_a_server_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    for engine, url in (("postgres", "postgresql://u@127.0.0.1:1/x"), ("clickhouse", "http://127.0.0.1:1")):
+        config.write_text(f'[store]\nurl = "sqlite:x.db"\n[sinks.warehouse]\ntype = "{engine}"\nurl = "{url}"\n')
+        told = _models(config, engine, "--apply", code=1)
+        assert "nothing was changed: " in told
+        assert "Traceback" not in told

@@ -970,11 +970,14 @@ async def test_the_documented_queries_work(warehouse: Warehouse) -> None:
     assert warehouse.sql(next_ones.replace("$1", "5").replace("$2", "100")) == [
         f"{position}|{id_}" for position, id_ in zip((6, 7), ids_of([erasure, *after]), strict=True)
     ]
+    statements = [orders, next_ones.replace("$1", "5").replace("$2", "100"), forget]
     for query, value, expected in zip(of_person.split(";"), ("visitor-1", "u-17", "o-1"), (3, 5, 1), strict=False):
-        statement = query.replace("$1", f"'{value}'")
-        assert len(warehouse.sql(statement)) == expected
+        statements.append(query.replace("$1", f"'{value}'"))
+        assert len(warehouse.sql(statements[-1])) == expected
+    for statement in statements:
         plan = warehouse.sql(f"SET enable_seqscan = off; EXPLAIN {statement}")
         assert any("Index" in line for line in plan), plan
+        assert not any("Seq Scan" in line for line in plan), plan
     warehouse.sql(forget)
     assert warehouse.ids() == ids_of([batch[3], erasure, *after])
 

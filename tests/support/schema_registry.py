@@ -26,7 +26,7 @@ class SchemaRegistry:
         self.refuses: tuple[int, str] | None = None
         """The status and the message of all answers, if it refuses every request."""
         self.says: object = None
-        """What it answers to every request instead."""
+        """What it answers to every request instead. Bytes are no JSON."""
 
     def answer(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         if self.refuses is not None:
@@ -64,7 +64,7 @@ def schema_registry() -> Iterator[SchemaRegistry]:
         def _answer(self, body: dict[str, Any] | None) -> None:
             assert self.headers["Authorization"] == "Basic dXNlcjpzZWNyZXQ="
             status, value = registry.answer(self.path, body)
-            text = json.dumps(value).encode()
+            text = value if isinstance(value, bytes) else json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -19,6 +19,8 @@ class TcpProxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._answers_flow = asyncio.Event()
+        self._answers_flow.set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -42,8 +44,13 @@ class TcpProxy:
         """Passes no data on until `let_go`."""
         self._call(self._flows.clear)
 
+    def hold_answers(self) -> None:
+        """Passes requests on, and no answers until `let_go`."""
+        self._call(self._answers_flow.clear)
+
     def let_go(self) -> None:
         self._call(self._flows.set)
+        self._call(self._answers_flow.set)
 
     def divert(self, target: int | None) -> None:
         """Cuts all connections. New ones lead to another port, or to the usual one again."""
@@ -63,6 +70,7 @@ class TcpProxy:
     async def _end(self) -> None:
         self._server.close()
         self._flows.set()
+        self._answers_flow.set()
         self._cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
@@ -75,16 +83,16 @@ class TcpProxy:
             return
         self._open |= {writer, back}
         try:
-            await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+            await asyncio.gather(self._pass(reader, back, self._flows), self._pass(there, writer, self._answers_flow))
         finally:
             self._open -= {writer, back}
             writer.transport.abort()
             back.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                await self._flows.wait()
+                await flows.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

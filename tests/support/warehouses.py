@@ -239,7 +239,7 @@ async def postgres_warehouse(server: PostgresServer, records: Sequence[Record]) 
     await _write(sink, records)
 
     def run(query: str) -> list[list[Any]]:
-        if query.startswith("CREATE"):
+        if query.startswith(("CREATE", "DROP")):
             return [server.sql(f"{query};")]
         text = "".join(server.sql(f"SELECT coalesce(json_agg(q), '[]') FROM ({query.rstrip(';')}) AS q;"))
         return [_plain(row.values()) for row in json.loads(text, parse_float=Decimal)]
@@ -271,7 +271,7 @@ async def chdb_warehouse(server: ChdbServer, records: Sequence[Record]) -> Wareh
     await _write(sink, records)
 
     def run(query: str) -> list[list[Any]]:
-        if query.startswith("CREATE"):
+        if query.startswith(("CREATE", "DROP")):
             return [[server.sql(query)]]
         quoted = "output_format_json_quote_decimals = 1, output_format_json_quote_64bit_integers = 1"
         text = server.sql(f"SELECT * FROM ({query.rstrip(';')}) SETTINGS {quoted} FORMAT JSONCompactEachRow")

@@ -12,7 +12,8 @@ import pytest
 
 from ingestd.api.events import Record
 from ingestd.api.times import format_time, parse_time
-from ingestd.plugins.sinks.clickhouse.rows import lines_of, rows_of
+from ingestd.plugins.sinks.clickhouse.rows import lines_of
+from ingestd.plugins.sinks.clickhouse.rows import read as read_source
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.parquet.rows import make_table, read
@@ -69,8 +70,7 @@ async def test_the_times_and_the_key_of_a_record(derived: Record, expected: tupl
     ]
     assert found == [parse_time(received_at), timestamp and parse_time(timestamp)]
     layout = Layout("26.9", frozenset(), range(1971, 2105), (), frozenset())
-    rows, _ = await rows_of([derived], layout)
-    (text,) = [text async for text in lines_of([rows[0]])]
+    (text,) = [text async for text in lines_of([read_source(derived)], layout)]
     line = json.loads(text)
     assert line["received_at"] == received_at
     assert parse_time(line.get("timestamp", "")) == (timestamp and parse_time(timestamp))

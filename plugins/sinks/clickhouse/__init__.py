@@ -23,12 +23,12 @@ from ingestd.api.options import Options, Secret, Url, has_credentials, password_
 from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Digest, Sink
 
-from ..columns import DataRefused, sift
+from ..columns import DataRefused, make_rows, sift
 from . import verification
 
 if TYPE_CHECKING:
     from .client import Server
-    from .rows import Row
+    from .rows import Source
     from .table import Layout, Table
 
 __all__ = ["ClickHouseOptions", "ClickHouseSink", "register_sinks"]
@@ -84,18 +84,18 @@ class ClickHouseSink(Sink):
         await self._current_layout()
 
     async def write(self, batch: Sequence[Record]) -> None:
-        from .rows import rows_of
+        from .rows import read
 
         layout = await self._current_layout()
-        rows, refused = await rows_of(batch, layout)
+        sources, refused = await make_rows(batch, read)
         self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
-            await self._insert([*rows.values()], layout)
+            await self._insert([*sources.values()], layout)
         except DataRefused:
             if await self._current_layout() != layout:
                 raise SinkRetry("the table has changed") from None
-            found, is_whole = await sift(rows, partial(self._insert, layout=layout))
+            found, is_whole = await sift(sources, partial(self._insert, layout=layout))
             self._layout = layout
             refused |= found
         if refused:
@@ -129,16 +129,16 @@ class ClickHouseSink(Sink):
             self._layout = await self._table.ensure(self._server)
         return self._layout
 
-    async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:
+    async def _insert(self, sources: Sequence[Source], layout: Layout) -> None:
         from .rows import lines_of
 
-        if not rows:
+        if not sources:
             return
         settings = dict(layout.settings)
         if "async_insert" in layout.known:
             settings["async_insert"] = str(int(self.options.async_insert))
         if "insert_deduplication_token" in layout.known:
-            settings["insert_deduplication_token"] = batch_token((row.id for row in rows), self._partition)
+            settings["insert_deduplication_token"] = batch_token((each.columns.id for each in sources), self._partition)
         self._layout = None  # until the insert succeeds
-        await self._server.insert(self._table.insert, settings, lines_of(rows))
+        await self._server.insert(self._table.insert, settings, lines_of(sources, layout))
         self._layout = layout

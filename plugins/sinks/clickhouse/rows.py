@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from functools import partial
 
 import msgspec
 
@@ -12,10 +11,10 @@ from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.support.pace import Pace
 
-from ..columns import Columns, make_rows, read_columns
+from ..columns import Columns, read_columns
 from .table import Layout
 
-__all__ = ["Row", "lines_of", "rows_of"]
+__all__ = ["Source", "lines_of", "read"]
 
 _AT_ONCE = 64  # rows of which the lines are made at once
 _SLICE = 0.002  # seconds of work after which other tasks get a turn
@@ -43,29 +42,39 @@ _WITH_COLUMN = {"type", *(each.encode_name for each in msgspec.structs.fields(Co
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-async def rows_of(batch: Sequence[Record], layout: Layout) -> tuple[dict[int, Row], dict[int, str]]:
-    """The row of each record by its index, and the reason for each record that cannot have a row."""
-    return await make_rows(batch, partial(_row, layout=layout))
+class Source(msgspec.Struct, gc=False):
+    """A record that has a row."""
+
+    columns: Columns
+    record: Record
+    text: str
+    received_at: int
 
 
-async def lines_of(rows: Sequence[Row]) -> AsyncIterator[bytes]:
-    """The lines of the rows, some at a time."""
+def read(record: Record) -> Source:
+    """Raises what `make_rows` takes for the fault of a record."""
+    columns = read_columns(record.body)
+    return Source(columns, record, record.body.decode(), columns.received_at(record))
+
+
+async def lines_of(sources: Sequence[Source], layout: Layout) -> AsyncIterator[bytes]:
+    """The lines of the rows, some at a time: the server takes some in while others are made."""
     pace = Pace(_SLICE)
-    for start in range(0, len(rows), _AT_ONCE):
-        yield _encode_lines(rows[start : start + _AT_ONCE])
+    for start in range(0, len(sources), _AT_ONCE):
+        yield _encode_lines([_row(each, layout) for each in sources[start : start + _AT_ONCE]])
         if pace.is_over():
             await pace.pause()
 
 
-def _row(record: Record, layout: Layout) -> Row:
-    columns = read_columns(record.body)
+def _row(source: Source, layout: Layout) -> Row:
+    columns, record = source.columns, source.record
     time = columns.time
     return Row(
         columns.id,
         record.type,
-        format_time(columns.received_at(record)),
+        format_time(source.received_at),
         record.position,
-        record.body.decode(),
+        source.text,
         columns.tenant,
         columns.key,
         time if time is not None and time.year in layout.years else None,

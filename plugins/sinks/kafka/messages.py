@@ -46,6 +46,8 @@ class TopicTemplate:
             return self.name
         values = {"type": type_, "tenant": tenant, "key": None if key is None else _name_of(key)}
         topic = _PLACEHOLDER.sub(lambda match: _UNSAFE.sub("_", values[match[1]] or "") or "_", self._template)
+        if len(topic) > _LONGEST and "{key}" in self._template:
+            return f"{topic[: _LONGEST - 9]}-{_hash(topic)}"  # what is cut off may tell two keys apart
         return topic[:_LONGEST] if topic not in {".", ".."} else "_"
 
 
@@ -54,7 +56,11 @@ def _name_of(key: str) -> str:
     if _PLAIN_KEY.fullmatch(key):
         return key
     # Without dots, because Kafka takes a name with a dot for the one with `_` in its place.
-    return f"{key[:100].replace('.', '_')}-{blake2b(key.encode(), digest_size=4).hexdigest()}"
+    return f"{key[:100].replace('.', '_')}-{_hash(key)}"
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 class Subject(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
@@ -59,9 +60,10 @@ class Registry:
         """Register the schemas of these subjects. A schema that is there already is not changed."""
         for subject in subjects:
             schema = _of_record(subject.key, self.schemas[subject.key])
-            body = {"schemaType": "JSON", "schema": msgspec.json.encode(schema).decode()}
+            # A schema may name half a character, which only an escape can write.
+            body = {"schemaType": "JSON", "schema": json.dumps(schema)}
             answer = await self._ask(f"/subjects/{quote(subject.name, safe='')}/versions", msgspec.json.encode(body))
-            if not isinstance(answer, dict) or not isinstance(answer.get("id"), int):
+            if not isinstance(answer, dict) or type(answer.get("id")) is not int:
                 raise SinkRetry(f"the schema registry {self._host} gives no id for {subject.name}")
             self._ids[subject] = b"%d" % answer["id"]
 
@@ -87,7 +89,7 @@ class Registry:
             raise SinkRetry(f"the schema registry: {connection_failure(answer.failure, self._host, self._advice)}")
         try:
             found = msgspec.json.decode(answer.text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = None
         if answer.status != 200:
             message = found.get("message", "") if isinstance(found, dict) else ""

@@ -36,7 +36,7 @@ _ORDER = "coalesce(record->>'orderId', record->'data'->>'order_id')"
 _INDEXES = {
     "position": "(position)",
     "received_at": "USING brin (received_at)",
-    "key": "(key, received_at)",
+    "type": "(type, key, received_at)",
     # Hashes, because a value may be longer than another index takes, and queries ask for one value.
     "anonymous_id": "USING hash (anonymous_id)",
     "user_id": "USING hash (user_id) WHERE user_id IS NOT NULL",
