@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 KERNEL = {
     "support": 1_100, "api": 3_980, "config": 340, "validation": 1_180, "hooks": 990, "consumers": 1_440,
     "delivery": 2_300, "storage": 1_490, "observability": 1_300, "pipeline": 2_520, "http": 3_030, "daemon": 2_230,
-    "cli": 3_600, "testing": 2_660,
+    "cli": 3_612, "testing": 2_660,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,

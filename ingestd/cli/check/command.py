@@ -31,7 +31,7 @@ from ingestd.hooks.loader import Plugins
 from ingestd.http.routes import BASE_PATH
 from ingestd.validation.validator import Validator
 
-from .config_faults import every_fault, show_risks, sink_risks, url_risks
+from .config_faults import every_fault, filter_risks, show_risks, sink_risks, url_risks
 from .report import Report
 from .store import look_at_store
 
@@ -54,6 +54,7 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty, validator=validator)
     checked = await asyncio.gather(*map(_sink, sinks))
     risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
+    risks += [risk for each in sinks for risk in show_risks(filter_risks(each.sink.name, each.options.filter))]
     report.add("sinks", [*faults, *checked, *risks])
     if validator is not None:
         well = [consumer.sink for consumer, result in zip(sinks, checked, strict=True) if result.status == "ok"]

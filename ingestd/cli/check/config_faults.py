@@ -15,9 +15,10 @@ from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS, Config, parse_config, read_tables
 from ingestd.delivery import make_sink_consumer
+from ingestd.delivery.options import FilterOptions
 from ingestd.hooks.loader import load_plugins
 
-__all__ = ["every_fault", "show_risks", "sink_risks", "url_risks"]
+__all__ = ["every_fault", "filter_risks", "show_risks", "sink_risks", "url_risks"]
 
 _Tables = Mapping[str, Any]
 
@@ -87,3 +88,10 @@ def sink_risks(sink: Sink) -> Sequence[CheckResult]:
         return [*show_risks(sink.risks())]
     except Exception as error:  # noqa: BLE001
         return [CheckResult(sink.name, f"its risks could not be read: {error!r}", "warning")]
+
+
+def filter_risks(name: str, options: FilterOptions) -> Iterator[str]:
+    """The risks of a sink's filter: ingestd 0.2 left out every identify request if a filter had keys."""
+    if options.keys is not None and "identify" in (options.types or ()):
+        text = "keys limits events only, so all persons' traits pass; remove identify from types unless you want them"
+        yield f"sinks.{name}.filter: {text}"
