@@ -177,7 +177,7 @@ _read = msgspec.json.Decoder(_Head).decode
 async def catalogue(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     found = Catalogue()
     async with open_backends(config, plugins) as backends:
-        reader = RecordReader(backends.partitions)
+        reader = RecordReader(backends.partitions, arguments.since)
         async for records in reader.pages():
             for record in records:
                 if record.type != "event" or record.at < arguments.since or is_completed(record.body):
