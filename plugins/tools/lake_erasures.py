@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,8 @@ class Erasure(NamedTuple):
 def read_erasure(body: bytes, unusable_ids: UnusableIds) -> Erasure:
     """A record of the type erasure. One of a plugin that names nobody, or no time, blanks nothing."""
     head, at = read_head(body), msgspec.json.decode(body).get("erasedAt")
-    tenant, persons = head.tenant or "", []
+    tenant: Any = head.tenant  # a transform may drop it, from all records
+    persons = []
     with suppress(CommandError):  # an id that was declared unusable since then: many persons have sent it
         if head.user is not None:
             persons = [Traces(tenant, unusable_ids, user_id=head.user)]

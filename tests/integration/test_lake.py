@@ -155,7 +155,7 @@ def record_of(position: int, visitor: str, **more: Any) -> Record:
     at = 1_795_000_000_000 + position
     times = dict.fromkeys(("receivedAt", "timestamp", "erasedAt"), format_time(at))
     body = {"id": f"r{position}", "tenant": "shop", "anonymousId": visitor, **times, **more}
-    return Record("erasure" if more else "event", at, json.dumps(body).encode(), position)
+    return Record(more.get("type", "event"), at, json.dumps(body).encode(), position)
 
 
 async def test_a_record_that_comes_late_meets_the_erasures_of_before(tmp_path: Path) -> None:
@@ -163,17 +163,18 @@ async def test_a_record_that_comes_late_meets_the_erasures_of_before(tmp_path: P
     late, first, second = record_of(1, "v-é"), record_of(2, "v-é"), record_of(3, "v-2")
     nobody = record_of(4, "null", type="erasure", erasedAt="soon")  # of a plugin
     erasure = record_of(5, "v-é", type="erasure")
+    plain, its_erasure = record_of(6, "v-4", tenant=None), record_of(7, "v-4", type="erasure", tenant=None)
     sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
     await sink.open()
-    await store_in_files(sink, [first, second, nobody, erasure], 4)
+    await store_in_files(sink, [first, second, nobody, erasure, plain, its_erasure], 6)
     counts = compacted(folder)
-    assert (counts["merged"], counts["erasures"], counts["blanked"]) == (1, 2, 1)
+    assert (counts["merged"], counts["erasures"], counts["blanked"]) == (1, 3, 2)
     assert compacted(folder) == {"read": 2}
     await store_in_files(sink, [late], 1)  # such as of another partition, or of a replay
     counts = compacted(folder)
     assert counts == {"read": 3, "merged": 2, "written": 1, "blanked": 1}
     events = [each for each in records_in(folder) if not each.get("type")]
-    assert [each["anonymousId"] for each in events] == [None, None, "v-2"]
+    assert [each["anonymousId"] for each in events] == [None, None, "v-2", None]
     (folder / "_erasures").write_text("[")
     assert "blanked" not in compacted(folder)
     await sink.close()
