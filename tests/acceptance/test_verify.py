@@ -168,3 +168,7 @@ def test_warehouses_are_verified_whatever_a_transform_takes_from_records(tmp_pat
             for name, missing in (("pg", 1), ("ch", 0)):
                 found = verified(shop, name, code=1)
                 assert (found["missing"], found["tooMany"], found["tooManyIds"]) == (missing, 1, ["strange"])
+            postgres.kill()
+            done = run_ingestd("sinks", "verify", "pg", "--since", "1h", config=shop.config)
+            assert done.returncode == 75
+            assert "the sink pg cannot be verified now: " in done.stderr
