@@ -41,4 +41,5 @@ def _pattern(secret: str) -> str:
 def mask_name(name: str) -> str:
     """The name of a member, or `*` for an address, number or id: objects that are maps have such names."""
     is_word = name[:1].isalpha() or name[:1] in {"_", "$", "*"}
-    return name if is_word and "@" not in name and sum(map(str.isnumeric, name)) <= _MOST_DIGITS else "*"
+    is_value = "@" in unquote(name) or sum(map(str.isnumeric, name)) > _MOST_DIGITS
+    return name if is_word and not is_value else "*"

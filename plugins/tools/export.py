@@ -12,6 +12,7 @@ from operator import attrgetter
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
+from .sinks.moments import first_since
 from ingestd.config import Config
 from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
@@ -120,10 +121,14 @@ _PAGE = 500
 
 
 class RecordReader:
-    """`missing` has the partitions that cannot be read. The others are read nevertheless."""
+    """`missing` has the partitions that cannot be read. The others are read nevertheless.
 
-    def __init__(self, partitions: Sequence[Partition]) -> None:
+    It begins with the oldest records, or with those received at `since`, in milliseconds.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], since: int = 0) -> None:
         self.missing = MissingPartitions(partitions)
+        self._since = since
         self._sources = [_Source(partition) for partition in partitions]
 
     def again(self) -> RecordReader:
@@ -137,7 +142,7 @@ class RecordReader:
         """
         for source in self._sources:
             with self.missing.tolerating(source.partition):
-                source.last = await source.partition.journal.last()
+                await source.reach_end(self._since)
         while there := await self._sources_with_page():
             # The journal whose page ends first may go on with earlier records than those of the other pages.
             until = min(max(record.at for record in source.page) for source in there)
@@ -170,6 +175,13 @@ class _Source:
         """The position at which reading ends."""
         self.page: Sequence[Record] = ()
         """Records that were read and not taken yet."""
+
+    async def reach_end(self, since: int) -> None:
+        """Read up to the present end, from now on. The first time, skip the records received before `since`."""
+        journal = self.partition.journal
+        if since and not self.last:
+            self.position = await first_since(journal, await journal.extent(), since) - 1
+        self.last = await journal.last()
 
     async def fill(self) -> None:
         if self.position >= self.last:

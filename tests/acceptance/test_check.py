@@ -304,10 +304,12 @@ def test_sinks_that_cannot_be_reached_may_be_later_and_their_secrets_are_hidden(
         assert secret not in done.stdout + done.stderr
 
 
-def test_connections_that_others_could_read_are_warnings_also_if_nothing_answers(tmp_path: Path) -> None:
+def test_what_strangers_could_read_is_a_warning_also_if_nothing_answers(tmp_path: Path) -> None:
+    kept = 'filter = { types = ["event", "identify"], keys = ["Page View"] }'
     sinks = {
         "sinks.far": 'type = "webhook"\nurl = "http://shop:s3cr3t-w0rd@203.0.113.9:9/in"\ntimeout = "200ms"',
         "sinks.near": 'type = "webhook"\nurl = "http://shop:s3cr3t-w0rd@127.0.0.1:9/in"\ntimeout = "200ms"',
+        "sinks.people": f'type = "jsonl"\npath = "people.jsonl"\n{kept}',
     }
     shop = Shop(tmp_path, sinks)
     store = "store.url=redis://:s3cr3t-w0rd@203.0.113.9:9/0"
@@ -317,6 +319,8 @@ def test_connections_that_others_could_read_are_warnings_also_if_nothing_answers
     assert warned == {
         "store.url": "the password is sent to 203.0.113.9 without TLS; use the URL's scheme with TLS, such as rediss",
         "sinks.far.url": "the password is sent to 203.0.113.9 without TLS; use https",
+        "sinks.people.filter": "keys limits events only, so all persons' traits pass;"
+        " remove identify from types unless you want them",
     }
     assert "s3cr3t-w0rd" not in done.stdout + done.stderr
 

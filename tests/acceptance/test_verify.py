@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ingestd.api import times
+from tests.support.clickhouse_server import clickhouse_server
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.postgres_server import postgres_server
 
 LAKE = """type = "parquet"
 path = "lake"
@@ -35,8 +37,8 @@ def send(shop: Shop, daemon: Daemon, visitor: str, count: int) -> None:
     wait_until(lambda: shop.is_done("sink:lake", "attribution"))
 
 
-def verified(shop: Shop, *, code: int) -> dict[str, Any]:
-    done = run_ingestd("sinks", "verify", "lake", "--since", "1d", "--json", config=shop.config)
+def verified(shop: Shop, sink: str = "lake", *, code: int) -> dict[str, Any]:
+    done = run_ingestd("sinks", "verify", sink, "--since", "2d", "--json", config=shop.config)
     assert done.returncode == code, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -119,3 +121,54 @@ def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:
         "a sink of the type jsonl cannot be asked for its ids; these can: clickhouse, parquet, postgres" in done.stderr
     )
     assert "did you mean lake?" in run_ingestd("sinks", "verify", "lak", "--since", "1d", config=shop.config).stderr
+
+
+CHANGED = """filter = { types = ["event", "identify"] }
+[sinks.NAME.transform]
+drop = ["/anonymousId", "/traits", "/data/products/*/a~1b", "/data/absent/0"]
+hash = ["/userId"]
+secret = "a secret of the tests"
+rename = { "/data/order_id" = "order" }
+"""
+
+
+def test_warehouses_are_verified_whatever_a_transform_takes_from_records(tmp_path: Path) -> None:
+    """Days are those of UTC, whatever the time zone of the server is."""
+    with postgres_server({"timezone": "Asia/Kolkata"}) as postgres, clickhouse_server() as clickhouse:
+        place = f'url = "{clickhouse.url}"\npassword = "{clickhouse.password}"'
+        sinks = {"pg": f'type = "postgres"\nurl = "{postgres.url()}"', "ch": f'type = "clickhouse"\n{place}'}
+        shop = Shop(
+            tmp_path,
+            {f"sinks.{name}": f"{text}\n{CHANGED.replace('NAME', name)}" for name, text in sinks.items()},
+        )
+        midnight = times.now() // 86_400_000 * 86_400_000
+        data = {"order_id": "o-1", "products": [{"a/b": "HIDDEN", "sku": "s"}]}
+        person = {"userId": "u-1", "anonymousId": "HIDDEN", "traits": {"email": "HIDDEN"}}
+        lines = [
+            {"type": kind, "messageId": f"{kind}{at}", **content, **person}
+            | dict.fromkeys(("timestamp", "receivedAt"), times.format_time(at))
+            for at in (midnight - 1, midnight)
+            for kind, content in (("track", {"event": "Order Completed", "properties": data}), ("identify", {}))
+        ]
+        file = tmp_path / "messages.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        with shop.serve():
+            shop.command("events", "import", str(file), "--tenant", "shop")
+            wait_until(lambda: shop.is_done("sink:pg", "sink:ch"))
+            for name in sinks:
+                assert [each["expected"] for each in verified(shop, name, code=0)["days"]] == [2, 2]
+            for rows in (postgres.sql("TABLE ingestd_records"), clickhouse.sql("SELECT * FROM ingestd_records")):
+                assert "HIDDEN" not in str(rows)
+                assert "u-1" not in str(rows)
+            postgres.sql("UPDATE ingestd_records SET id = 'strange' WHERE position = 1")
+            clickhouse.sql(
+                "INSERT INTO ingestd_records (id, tenant, received_at, record)"
+                f" SELECT 'strange', 'other', toDateTime({midnight // 1000}), '{{}}'"
+            )
+            for name, missing in (("pg", 1), ("ch", 0)):
+                found = verified(shop, name, code=1)
+                assert (found["missing"], found["tooMany"], found["tooManyIds"]) == (missing, 1, ["strange"])
+            postgres.kill()
+            done = run_ingestd("sinks", "verify", "pg", "--since", "1h", config=shop.config)
+            assert done.returncode == 75
+            assert "the sink pg cannot be verified now: " in done.stderr

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from ingestd.api.backend import Partition
 from ingestd.api.events import Record
+from ingestd.api.journal import Journal
 from ingestd.plugins.tools.export import RecordReader
+from tests.support.backends import sqlite_backend
 from tests.support.partitioned_backend import PartitionedBackend
+from tests.support.passing_journal import PassingJournal
 
 
 async def append(partition: Partition, ats: Sequence[int]) -> None:
@@ -55,3 +58,26 @@ async def test_records_of_a_partition_keep_their_order_even_if_its_clock_went_ba
             assert own == sorted(own)
     finally:
         await backend.close()
+
+
+class _CountingJournal(PassingJournal):
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.records = 0
+
+    async def read(self, after: int, limit: int) -> Sequence[Record]:
+        page = await super().read(after, limit)
+        self.records += len(page)
+        return page
+
+
+async def test_records_before_the_beginning_are_not_read(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        (partition,) = backend.partitions
+        await append(partition, range(3_000))
+        journal = _CountingJournal(partition.journal)
+        reader = RecordReader([partition._replace(journal=journal)], 2_990)
+        assert [record.at async for page in reader.pages() for record in page] == [*range(2_990, 3_000)]
+        assert journal.records == 10
+        await append(partition, [1, 3_000])
+        assert [record.at async for page in reader.pages() for record in page] == [1, 3_000]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ from msgspec.structs import replace
 
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.times import format_time
 from ingestd.plugins.sinks.parquet import ParquetSink
+from ingestd.plugins.sinks.parquet.lake import Lake, LocalFolder
+from ingestd.plugins.tools.lake import Compaction
+from ingestd.support.unusable_ids import UnusableIds
 from ingestd.testing.sinks import make_records
 from ingestd.testing.writes import span_of
 from tests.support.clients import wait_until
@@ -24,9 +29,11 @@ from tests.support.sinks import configured, ids_of
 DAY = 86_400_000
 
 
-def compacted(shop: Shop) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shop.command("lake", "compact", "--json"))
-    return found
+def compacted(folder: Path) -> dict[str, int]:
+    """The counts, without those that are zero."""
+    compaction = Compaction(Lake(LocalFolder(folder), []), UnusableIds())
+    compaction.run()
+    return dict(+compaction.counts)
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
@@ -46,7 +53,7 @@ async def store_in_files(sink: ParquetSink, records: list[Record], size: int) ->
 
 
 async def test_the_files_of_a_day_become_one_and_each_record_stays(tmp_path: Path) -> None:
-    shop, folder = shop_with_lake(tmp_path), tmp_path / "lake"
+    folder = tmp_path / "lake"
     records = [
         replace(each, position=position, at=each.at + position // 20 * DAY)
         for position, each in enumerate(make_records(40), 1)
@@ -63,15 +70,19 @@ async def test_the_files_of_a_day_become_one_and_each_record_stays(tmp_path: Pat
     first.unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
 
-    counts = {"sink": "lake", "erasures": 0, "blanked": 0}
-    assert compacted(shop) == {**counts, "read": 10, "merged": 9, "written": 2}
+    assert compacted(folder) == {"read": 10, "merged": 9, "written": 2}
     assert len([*folder.rglob("*.parquet")]) == 3
     assert [each["id"] for each in records_in(folder)] == ids_of(records)
-    assert compacted(shop) == {**counts, "read": 3, "merged": 0, "written": 0}
+    assert compacted(folder) == {"read": 3}
     for path, content in [*before.items()][:4]:  # as a kill behind the first merged file leaves it
         path.write_bytes(content)
-    compacted(shop)
+    (first.parent / ".1-40-merged-0123456789ab.parquet.part").write_bytes(b"PAR1")
+    (folder / "type=event" / "date=unknown").mkdir()
+    compacted(folder)
     assert [each["id"] for each in records_in(folder)] == ids_of(records)
+    assert not [*folder.rglob("*.part")]
+    (merged,) = first.parent.iterdir()
+    assert pq.read_metadata(merged).num_row_groups == 1
 
     await sink.close()
     await sink.open()
@@ -81,29 +92,27 @@ async def test_the_files_of_a_day_become_one_and_each_record_stays(tmp_path: Pat
 
 
 async def test_two_compactions_of_the_same_files_leave_each_record_once(tmp_path: Path) -> None:
-    shop, folder = shop_with_lake(tmp_path), tmp_path / "lake"
+    folder = tmp_path / "lake"
     records = [replace(each, position=position) for position, each in enumerate(make_records(15), 1)]
     sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
     await sink.open()
     await store_in_files(sink, records, 5)
     await sink.close()
-    with sink.lake.locked():
-        refused = run_ingestd("lake", "compact", config=shop.config)
-    assert refused.returncode != 0
-    assert "another compaction runs" in refused.stderr
+    with sink.lake.locked(), pytest.raises(SinkRetry, match="another compaction runs"):
+        compacted(folder)
     files = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
     # In object storage, one of them may have seen a file less, and both store what they have merged.
     late = max(files)
     late.unlink()
-    compacted(shop)
+    compacted(folder)
     (one,) = folder.rglob("*.parquet")
     merged = one.read_bytes()
     one.unlink()
     for path, content in files.items():
         path.write_bytes(content)
-    compacted(shop)
+    compacted(folder)
     one.write_bytes(merged)
-    compacted(shop)
+    compacted(folder)
     assert [each["id"] for each in records_in(folder)] == ids_of(records)
 
 
@@ -129,7 +138,7 @@ def test_an_erasure_reaches_the_files_of_the_lake(tmp_path: Path) -> None:
         assert daemon.post("/track", {"data": {}, **events[0]}, shop.public.id).status == 200
         settle()
         assert len([each for each in records_in(folder) if "visitor-1" in json.dumps(each)]) == 6
-        counts = compacted(shop)
+        counts = json.loads(shop.command("lake", "compact", "--json"))
     assert (counts["erasures"], counts["blanked"]) == (1, 4)
     found = records_in(folder)
     assert [each["type"] for each in found if "visitor-1" in json.dumps(each)] == ["erasure", "event"]
@@ -139,7 +148,82 @@ def test_an_erasure_reaches_the_files_of_the_lake(tmp_path: Path) -> None:
     assert [each["anonymousId"] for each in found if each.get("anonymousId")] == ["visitor-2", "visitor-1"]
     ids = [row["anonymous_id"] for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert ids.count("visitor-1") == 1
-    assert compacted(shop)["erasures"] == 0
+    assert "erasures" not in compacted(folder)
+
+
+def record_of(position: int, visitor: str, **more: Any) -> Record:
+    at = 1_795_000_000_000 + position
+    times = dict.fromkeys(("receivedAt", "timestamp", "erasedAt"), format_time(at))
+    body = {"id": f"r{position}", "tenant": "shop", "anonymousId": visitor, **times, **more}
+    return Record(more.get("type", "event"), at, json.dumps(body).encode(), position)
+
+
+async def test_a_record_that_comes_late_meets_the_erasures_of_before(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    late, first, second = record_of(1, "v-é"), record_of(2, "v-é"), record_of(3, "v-2")
+    nobody = record_of(4, "null", type="erasure", erasedAt="soon")  # of a plugin
+    erasure = record_of(5, "v-é", type="erasure")
+    plain, its_erasure = record_of(6, "v-4", tenant=None), record_of(7, "v-4", type="erasure", tenant=None)
+    sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
+    await sink.open()
+    await store_in_files(sink, [first, second, nobody, erasure, plain, its_erasure], 6)
+    counts = compacted(folder)
+    assert (counts["merged"], counts["erasures"], counts["blanked"]) == (1, 3, 2)
+    assert compacted(folder) == {"read": 2}
+    await store_in_files(sink, [late], 1)  # such as of another partition, or of a replay
+    counts = compacted(folder)
+    assert counts == {"read": 3, "merged": 2, "written": 1, "blanked": 1}
+    events = [each for each in records_in(folder) if not each.get("type")]
+    assert [each["anonymousId"] for each in events] == [None, None, "v-2", None]
+    (folder / "_erasures").write_text("[")
+    assert "blanked" not in compacted(folder)
+    await sink.close()
+
+
+async def test_a_flush_that_failed_behind_its_file_is_made_once(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    records = [record_of(position, "v") for position in range(1, 5)]
+    sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
+    await sink.open()
+    await store_in_files(sink, records[:2], 1)
+    put = sink.lake.put
+
+    def put_and_fail(path: str, content: pa.Buffer | bytes) -> None:
+        put(path, content)
+        raise SinkRetry("the answer was lost")
+
+    await sink.write(records[2:])
+    sink.lake.put = put_and_fail  # type: ignore[method-assign]
+    with pytest.raises(SinkRetry):
+        await sink.flush(span_of(records[2:]))
+    compacted(folder)
+    sink.lake.put = put  # type: ignore[method-assign]
+    await sink.flush(span_of(records[2:]))
+    await sink.close()
+    assert [each["id"] for each in records_in(folder)] == ["r1", "r2", "r3", "r4"]
+
+
+async def test_files_that_a_compaction_removes_meanwhile_are_read_as_merged(tmp_path: Path) -> None:
+    records = [record_of(position, "v" * 20_000) for position in range(1, 1001)]
+    sink = configured(ParquetSink, "lake", {"path": "lake"}, tmp_path)
+    await sink.open()
+    await store_in_files(sink, records, 500)
+    names = sink.lake._folder.names
+    of_day = "type=event/date=2026-11-18"
+
+    def names_before(folder: str) -> Mapping[str, int]:
+        found = names(folder)
+        if folder == of_day:
+            sink.lake._folder.names = names  # type: ignore[method-assign]
+            compacted(tmp_path / "lake")
+        return found
+
+    sink.lake._folder.names = names_before  # type: ignore[method-assign]
+    assert len(await sink.ids(0, 1 << 60)) == 1000
+    (merged,) = sink.lake.files(of_day)
+    sizes = [each.nbytes for each in sink.lake.tables(of_day, merged)]
+    assert max(sizes) < 20 << 20 < sum(sizes), "memory is bounded by bytes"
+    await sink.close()
 
 
 async def test_an_erasure_is_stored_behind_the_records_before_it(tmp_path: Path) -> None:

@@ -34,8 +34,20 @@ def test_names_that_callers_choose_are_bounded() -> None:
 
 
 def test_names_that_are_values_are_one_member() -> None:
+    found = Catalogue(["key", "Code 12345"])
+    for key in ("Code 12345", "Viewed 48123", "Called ann@shop.example"):
+        found.see(key, 0, {})
+    assert [*found.keys] == ["Code 12345", "*"]
     found = Catalogue()
-    people = ("ann@shop.example", "+49301234567", "0f3d2c1a-aaaa-4bbb-8ccc-0123456789ab", "user_81723", "4711", "")
+    people = (
+        "ann@shop.example",
+        "ann%40shop.example",
+        "+49301234567",
+        "0f3d2c1a-aaaa-4bbb-8ccc-0123456789ab",
+        "user_81723",
+        "4711",
+        "",
+    )
     found.see("key", 0, {"by": {each: {"count": 1} for each in people}, "utm_source": 1, "address_2": 2, "größe": 3})
     (facts,) = found.facts()
     assert [each["pointer"] for each in facts["members"]] == [

@@ -183,8 +183,9 @@ class ParquetSink(Sink):
 
     def _store(self, buffer: FileBuffer, span: Span | None) -> None:
         """Store the files that are not stored yet."""
+        may_repeat, self._may_repeat = self._may_repeat, True  # a failed call may have stored its file
         for folder, file in buffer.finish(self._stored):
-            if span is None or (self._may_repeat and self._lake.is_merged(folder, file.first, file.last)):
+            if span is None or (may_repeat and self._lake.is_merged(folder, file.first, file.last)):
                 self._store_missing(folder, file)
             else:
                 self._lake.put(f"{folder}/{_name_of(span)}", file.content())

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -22,13 +24,19 @@ from ingestd.api.events import Record
 from ingestd.support.durable_files import sync
 from ingestd.support.masking import mask
 
-from .rows import REPLACED, SCHEMA, PartitionFile, conform, with_changes, without_ids
+from .rows import REPLACED, ROW_GROUP_SIZE, SCHEMA, PartitionFile, conform, with_changes, without_ids
 
-__all__ = ["Folder", "Lake", "LocalFolder", "ObjectFolder"]
+__all__ = ["Folder", "Lake", "LocalFolder", "Merged", "ObjectFolder"]
 
 _OBJECT_STORES = (fs.S3FileSystem, fs.GcsFileSystem, fs.AzureFileSystem)
+_DATE = re.compile(r"date=\d{4}-\d\d-\d\d")
 _NAME = re.compile(r"(\d+)-(\d+)-([^/]*)\.parquet")
-_ROWS = 10_000  # of a file that are read at once
+_LEFT_BY_MERGE = re.compile(r"\.\d+-\d+-merged-[^/]*\.parquet\.part")
+_ROWS = 10_000  # of a file that are read at once, at most
+_PART_SIZE = 8 << 20  # bytes of these rows
+
+
+_Found = TypeVar("_Found")
 
 
 class Folder(Protocol):
@@ -115,8 +123,7 @@ class LocalFolder:
         return pa.OSFile(str(self._root / path))
 
     def remove(self, path: str) -> None:
-        (self._root / path).unlink()
-        sync((self._root / path).parent)
+        (self._root / path).unlink()  # if a power cut undoes that, the next compaction finds the file again
 
     def lock(self) -> AbstractContextManager[Any]:
         opened = ExitStack()
@@ -192,6 +199,18 @@ class ObjectFolder:
         return self._system.open_input_file(f"{self._root}/{path}")
 
 
+Change = Callable[[Record], bytes | None]
+"""Returns the new body of a record, or None for a record that stays."""
+
+
+class Merged(NamedTuple):
+    name: str
+    size: int
+    """Bytes."""
+    changed: int
+    """The number of its records that were changed."""
+
+
 class Lake:
     """The files of a sink, in folders such as `type=event/date=2026-11-21`. All methods may block.
 
@@ -220,15 +239,17 @@ class Lake:
 
     def ids(self, folder: str, first: int, last: int) -> set[str]:
         """The ids of the records in this folder with positions between these two, and perhaps of others."""
-        found: set[str] = set()
+
+        def read(name: str) -> list[str]:
+            match = _NAME.fullmatch(name)
+            # The names of files that others have made, such as by compaction, say nothing.
+            if match is not None and (int(match[1]) > last or int(match[2]) < first):
+                return []
+            with self._opened(f"{folder}/{name}") as file:
+                return pq.read_table(file, columns=["id"])["id"].to_pylist()  # type: ignore[no-any-return]
+
         with self._told():
-            for name in self._files(folder):
-                match = _NAME.fullmatch(name)
-                # The names of files that others have made, such as by compaction, say nothing.
-                if match is None or (int(match[1]) <= last and int(match[2]) >= first):
-                    with self._opened(f"{folder}/{name}") as file:
-                        found.update(pq.read_table(file, columns=["id"])["id"].to_pylist())
-        return found
+            return {*self._read_files(folder, read)}
 
     def received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
         """The id and the time of receipt of each record received in this time, in milliseconds."""
@@ -236,16 +257,26 @@ class Lake:
             day = datetime.fromisoformat(f"{folder.partition('date=')[2]}T00:00:00+00:00").timestamp() * 1000
             if day < end and day + 86_400_000 > begin:
                 with self._told():
-                    for name in self._files(folder):
-                        yield from self._received(f"{folder}/{name}", begin, end)
+                    tables = self._read_files(folder, partial(self._received, folder, begin, end))
+                for batch in (each for table in tables for each in table.to_batches(_ROWS)):
+                    yield from zip(batch["id"].to_pylist(), batch["at"].to_pylist(), strict=True)
 
-    def _received(self, path: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
-        with self._opened(path) as opened:
-            for batch in pq.ParquetFile(opened).iter_batches(columns=["id", "received_at"]):
-                times = batch["received_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-                for id_, at in zip(batch["id"].to_pylist(), times.to_pylist(), strict=True):
-                    if begin <= at < end:
-                        yield id_, at
+    def _received(self, folder: str, begin: int, end: int, name: str) -> list[pa.Table]:
+        with self._opened(f"{folder}/{name}") as file:
+            table = pq.read_table(file, columns=["id", "received_at"])
+            times = table["received_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+            chosen = pc.and_(pc.greater_equal(times, begin), pc.less(times, end))
+            return [pa.table({"id": table["id"], "at": times}).filter(chosen)]
+
+    def _read_files(self, folder: str, read: Callable[[str], list[_Found]]) -> list[_Found]:
+        """All that `read` finds in the files of a folder. It begins again if a compaction has removed one."""
+        while True:
+            files = self._files(folder)
+            try:
+                return [each for name in files for each in read(name)]
+            except FileNotFoundError:
+                if self._files(folder) == files:
+                    raise
 
     def is_merged(self, folder: str, first: int, last: int) -> bool:
         """Whether a tool has merged files that may have records of these positions."""
@@ -264,7 +295,7 @@ class Lake:
                 for type_ in sorted(self._folder.names(""))
                 if type_.startswith("type=")
                 for date in sorted(self._folder.names(type_))
-                if date.startswith("date=")
+                if _DATE.fullmatch(date)
             ]
 
     @contextmanager
@@ -281,30 +312,56 @@ class Lake:
             return self._files(folder)
 
     def tables(self, folder: str, name: str) -> Iterator[pa.Table]:
-        """The records of a file, in parts."""
-        with self._told(), self._opened(f"{folder}/{name}") as file:
-            for batch in pq.ParquetFile(file).iter_batches(_ROWS):
+        """The records of a file, in parts of a few megabytes."""
+        with self._told(), self._opened(f"{folder}/{name}") as opened:
+            file = pq.ParquetFile(opened)
+            size = sum(file.metadata.row_group(each).total_byte_size for each in range(file.num_row_groups))
+            rows = file.metadata.num_rows * _PART_SIZE // (size + 1)
+            for batch in file.iter_batches(max(1, min(rows, _ROWS))):
                 yield conform(pa.Table.from_batches([batch]), folder)
 
-    def merge(self, folder: str, files: Mapping[str, int], change: Callable[[Record], bytes | None] | None) -> int:
-        """Replace files, given with their sizes, by a single one. Returns how many records `change` has changed."""
+    def would_change(self, folder: str, name: str, change: Change) -> bool:
+        """Whether a function changes a record of a file."""
+        return any(with_changes(table, change)[1] for table in self.tables(folder, name))
+
+    def merge(self, folder: str, files: Mapping[str, int], change: Change | None) -> Merged:
+        """Replace files, given with their sizes, by a single one."""
         merged, changed = PartitionFile(), 0
         ids: set[str] = set()
+        waiting: list[pa.Table] = []  # readers are slow in files of many small row groups
         for name in files:
             for table in self.tables(folder, name):
                 once = without_ids(table, ids)  # two compactions of one bucket may have merged the same file
                 more, count = (once, 0) if change is None else with_changes(once, change)
-                merged.add(more)
                 changed += count
                 ids.update(more["id"].to_pylist())
+                waiting.append(more)
+                if sum(each.nbytes for each in waiting) >= ROW_GROUP_SIZE:
+                    merged.add(pa.concat_tables(waiting))
+                    waiting.clear()
+        if waiting:
+            merged.add(pa.concat_tables(waiting))
         content = merged.content(replaced=files)
         digest = blake2b(content, digest_size=6).hexdigest()
-        self.put(f"{folder}/{merged.first:015d}-{merged.last:015d}-merged-{digest}.parquet", content)
-        for name in files:
-            self.remove(folder, name)
-        return changed
+        name = f"{merged.first:015d}-{merged.last:015d}-merged-{digest}.parquet"
+        self.put(f"{folder}/{name}", content)
+        for each in files:
+            self.remove(folder, each)
+        return Merged(name, content.size, changed)
 
-    def replaced_by(self, folder: str, name: str) -> Mapping[str, int]:
+    def remove_leftovers(self, folder: str) -> None:
+        """Remove what a compaction has left that was killed: a part of a file, and files that a merged one replaces."""
+        with self._told():
+            names = [name for name in self._folder.names(folder) if _LEFT_BY_MERGE.fullmatch(name)]
+        files = self.files(folder)
+        if len(files) > 1:
+            for name in files:
+                replaced = self._replaced_by(folder, name)
+                names += [each for each, size in replaced.items() if files.get(each) == size]
+        for name in dict.fromkeys(names):
+            self.remove(folder, name)
+
+    def _replaced_by(self, folder: str, name: str) -> Mapping[str, int]:
         """The files that a merged file replaces, with their sizes."""
         if "-merged-" not in name:
             return {}
@@ -321,7 +378,8 @@ class Lake:
                 return bytes(file.read())
 
     def remove(self, folder: str, name: str) -> None:
-        with self._told():
+        """Remove a file, unless somebody else has done so."""
+        with self._told(), suppress(FileNotFoundError):
             self._folder.remove(f"{folder}/{name}")
 
     def _files(self, folder: str) -> Mapping[str, int]:
@@ -338,9 +396,8 @@ class Lake:
             files = [*self._files(f"{type_}/{dates[-1]}")] if dates else []
             if files:
                 path = f"{type_}/{dates[-1]}/{files[-1]}"
-                with self._opened(path) as file:
-                    schema = pq.read_schema(file)
-                _compare(path, schema)
+                with suppress(FileNotFoundError), self._opened(path) as file:  # a compaction may have removed it
+                    _compare(path, pq.read_schema(file))
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:

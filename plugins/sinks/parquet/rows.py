@@ -18,7 +18,8 @@ from ingestd.api.events import Record
 from ..columns import Columns, read_columns
 
 __all__ = [
-    "REPLACED", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read", "with_changes", "without_ids",
+    "REPLACED", "ROW_GROUP_SIZE", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read",
+    "with_changes", "without_ids",
 ]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -121,7 +122,7 @@ def _value_in(folder: str, name: str) -> str:
     return unquote(values[name])
 
 
-_ROW_GROUPS_SIZE = 16 << 20
+ROW_GROUP_SIZE = 16 << 20
 """Bytes of JSON that wait before they are compressed, and the most that are read again at once."""
 _OWN_FILE_SIZE = 1 << 20
 """Bytes of JSON for which a folder gets a file at once. The memory of an open file is a twentieth of it."""
@@ -238,7 +239,7 @@ class FileBuffer:
 
     @property
     def needs_compressing(self) -> bool:
-        return self._sizes.total() >= _ROW_GROUPS_SIZE
+        return self._sizes.total() >= ROW_GROUP_SIZE
 
     def compress(self) -> None:
         if not self._tables:
@@ -294,7 +295,7 @@ def _groups(sizes: Counter[str], without: Collection[str]) -> Iterator[list[str]
     for folder in sorted(sizes, key=lambda each: (_is_last(each), each)):
         if folder in without:
             continue
-        if group and size + sizes[folder] > _ROW_GROUPS_SIZE:
+        if group and size + sizes[folder] > ROW_GROUP_SIZE:
             yield group
             group, size = [], 0
         group.append(folder)

@@ -34,7 +34,7 @@ from ingestd.validation.validator import Validator
 
 from .config_faults import every_fault
 from .report import Report
-from .risks import show_risks, sink_risks, url_risks
+from .risks import filter_risks, show_risks, sink_risks, url_risks
 from .store import look_at_store
 
 __all__ = ["check"]
@@ -58,6 +58,7 @@ async def check(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     pid = await look_at_store(report, config, plugins, [*plugins.consumers, *sinks], faulty, validator=validator)
     checked = await asyncio.gather(*map(_sink, sinks))
     risks = [risk for consumer in sinks for risk in sink_risks(consumer.sink)]
+    risks += [risk for each in sinks for risk in show_risks(filter_risks(each.sink.name, each.options.filter))]
     report.add("sinks", [*faults, *checked, *risks])
     if validator is not None:
         well = [consumer.sink for consumer, result in zip(sinks, checked, strict=True) if result.status == "ok"]

@@ -1,4 +1,4 @@
-"""Connections of a configuration that somebody on their way could read or fake."""
+"""What a valid configuration risks: connections that somebody could read or fake, and filters that let traits pass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from ingestd.api.check_result import CheckResult
 from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 from ingestd.config import Config
+from ingestd.delivery.options import FilterOptions
 
-__all__ = ["show_risks", "sink_risks", "url_risks"]
+__all__ = ["filter_risks", "show_risks", "sink_risks", "url_risks"]
 
 _WITH_TLS = {"https", "rediss", "tls"}
 
@@ -33,3 +34,10 @@ def sink_risks(sink: Sink) -> Sequence[CheckResult]:
         return [*show_risks(sink.risks())]
     except Exception as error:  # noqa: BLE001
         return [CheckResult(sink.name, f"its risks could not be read: {error!r}", "warning")]
+
+
+def filter_risks(name: str, options: FilterOptions) -> Iterator[str]:
+    """The risks of a sink's filter: ingestd 0.2 left out every identify request if a filter had keys."""
+    if options.keys is not None and "identify" in (options.types or ()):
+        text = "keys limits events only, so all persons' traits pass; remove identify from types unless you want them"
+        yield f"sinks.{name}.filter: {text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -107,12 +107,15 @@ def _form(character: str) -> str:
 
 
 class Catalogue:
-    def __init__(self) -> None:
+    def __init__(self, known: Collection[str] = ()) -> None:
+        """`known` keys are shown as they are. Callers choose others, and may put an address or an id into them."""
+        self._known = known
         self.keys: dict[str, _Key] = {}
         self.left_out = 0
         """Events of keys beyond the bound."""
 
     def see(self, key: str, at: int, data: Any) -> None:
+        key = key if key in self._known else mask_name(key)
         if key not in self.keys:
             if len(self.keys) >= _MOST_KEYS:
                 self.left_out += 1
@@ -175,9 +178,10 @@ _read = msgspec.json.Decoder(_Head).decode
 
 
 async def catalogue(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    found = Catalogue()
+    known = Validator.load(config.schemas.directory).keys
+    found = Catalogue({*known, *arguments.keys})
     async with open_backends(config, plugins) as backends:
-        reader = RecordReader(backends.partitions)
+        reader = RecordReader(backends.partitions, arguments.since)
         async for records in reader.pages():
             for record in records:
                 if record.type != "event" or record.at < arguments.since or is_completed(record.body):
@@ -188,9 +192,9 @@ async def catalogue(arguments: argparse.Namespace, config: Config, plugins: Plug
                     continue
                 if not head.erased and (not arguments.keys or head.key in arguments.keys):
                     found.see(head.key, record.received_at(), head.data)
-    known = {*found.keys, *Validator.load(config.schemas.directory).keys}
     for key in arguments.keys:
-        if key not in known:
-            raise CommandError(f"there is no event key {key!r}; {hint(key, sorted(known), otherwise='')}".rstrip("; "))
+        if key not in known and key not in found.keys:
+            near = hint(key, sorted({*known, *found.keys}), otherwise="")
+            raise CommandError(f"there is no event key {key!r}; {near}".rstrip("; "))
     write_result(*found.facts(), lines=found.lines(), as_json=arguments.json)
     reader.missing.check("their events are not in the catalogue")

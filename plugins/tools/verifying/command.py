@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.errors import CommandError, SinkFailure, SinkRetry
+from ingestd.api.errors import CommandError, SinkFailure, SinkRetry, Unavailable
 from ingestd.api.output import write_result
 from ingestd.api.sink import Digest, Sink
 from ingestd.config import Config
@@ -108,7 +108,9 @@ async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins
         expected = Expected(dues, consumer, since, until)
         try:
             await _compare(sink, expected, result)
-        except (SinkFailure, SinkRetry) as error:
+        except SinkRetry as error:
+            raise Unavailable(f"the sink {name} cannot be verified now: {error}") from error
+        except SinkFailure as error:
             raise CommandError(f"the sink {name} cannot be verified: {error}") from error
         finally:
             await sink.close()
