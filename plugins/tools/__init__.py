@@ -12,6 +12,7 @@ from .arguments import (
     add_catalogue_arguments,
     add_compare_arguments,
     add_copy_arguments,
+    add_expire_arguments,
     add_export_arguments,
     add_forget_arguments,
     add_import_arguments,
@@ -31,7 +32,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
     commands.add_all(_commands())
-    commands.describe("lake", "keep the files of a parquet sink")
+    commands.describe("lake", "keep the files of a parquet or iceberg sink")
     commands.describe("schemas", "compare what callers send with the schemas")
     commands.describe("events", "write the stored events to standard output, or store events of files")
     commands.describe("webhooks", "try the webhooks of platforms")
@@ -129,9 +130,17 @@ def _commands() -> Iterator[Command]:
     yield Command(
         "lake compact",
         f"{__name__}.lake:compact",
-        "merge the small files of a parquet sink, and carry out erasures in its files",
+        "merge the small files of a parquet or iceberg sink, and carry out erasures in its files",
         ["ingestd lake compact", "ingestd lake compact archive --json"],
         add_lake_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "lake expire",
+        f"{__name__}.lake:expire",
+        "remove old snapshots of an iceberg sink's tables, and the files that only they have",
+        ["ingestd lake expire", "ingestd lake expire tables --older-than 0s --json"],
+        add_expire_arguments,
         json=JSON,
     )
     yield Command(

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
-from ingestd.api.errors import ConfigError
+from ingestd.api.errors import ConfigError, SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.sink import Sink, Span
 from ingestd.plugins.sinks.iceberg import IcebergSink
 from ingestd.testing.crashes import killed_after
-from ingestd.testing.records import make_records_of_every_type
+from ingestd.testing.records import make_records_of_every_type, placed
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.testing.writes import span_of
 from ingestd.validation.schema_files import complete_schemas
@@ -208,3 +210,82 @@ async def _killed_at(point: int, batch: list[Record], folder: Path, report: Call
     await sink.flush(span_of(batch))
     report()
     report()
+
+
+async def test_a_shop_s_new_schemas_add_columns_and_change_none(tmp_path: Path) -> None:
+    def of(**properties: Any) -> dict[str, Any]:
+        return {"Shop Survey": {"type": "object", "properties": properties}}
+
+    async def sent(schemas: dict[str, Any], data: dict[str, Any]) -> None:
+        sink = lake(tmp_path, schemas)
+        await sink.open()
+        await store(sink, [placed(each) for each in make_records(1, key="Shop Survey", data=data)])
+        await sink.close()
+
+    await sent({}, {"score": 1})
+    await sent(of(score={"type": "number"}, Farbe={"type": "string"}), {"score": 2, "Farbe": "rot"})
+    day = {"type": "string", "format": "date"}
+    changed = of(score={"type": "string"}, deep={"type": "object", "properties": {"day": day}})
+    await sent(changed, {"score": "3", "deep": {"day": "2026-02-28"}})
+    await sent({}, {"score": 4})  # the schema is gone, its columns stay
+    names = ("score", "score_text", "farbe", "deep_day")
+    assert [tuple(row[name] for name in names) for row in rows_in(lake(tmp_path), "events")] == [
+        (None, None, None, None),
+        (2, None, "rot", None),
+        (None, "3", None, date(2026, 2, 28)),
+        (None, None, None, None),
+    ]
+
+
+async def test_check_tells_what_another_writer_has_changed(tmp_path: Path) -> None:
+    sink = lake(tmp_path)
+    await sink.check()  # nothing is there yet
+    assert not (tmp_path / "lake").exists()
+    await sink.open()
+    batch = of_every_table(range(1, 9))
+    await store(sink, batch)
+    await sink.check()
+    assert sink.risks() == []
+    table = sink.tables.load("events")
+    table.delete("position <= 8")
+    await sink.check()
+    (risk,) = sink.risks()
+    assert "events: 1 commit of another writer (delete)" in risk
+    await store(sink, of_every_table(range(9, 17)))
+    await sink.check()
+    assert sink.risks() == []
+    with sink.tables.load("events").update_schema() as update:
+        update.delete_column("total")
+        update.rename_column("session_id", "session")
+    with pytest.raises(SinkRetry, match="the table events has no column session_id"):
+        await sink.check()
+    await sink.close()
+
+
+async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other is a compaction, and then a daemon that had the partition before and writes the same span."""
+    sink, other = lake(tmp_path), lake(tmp_path)
+    await sink.open()
+    await other.open()
+    meetings: list[Callable[[], None]] = []
+    whole = SqlCatalog.commit_table
+
+    def commit_table(catalog: SqlCatalog, table: Table, *arguments: Any) -> Any:
+        if table.name()[-1] == "events" and meetings:
+            meetings.pop()()
+        return whole(catalog, table, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    first, second, third = (of_every_table(range(start, start + 8)) for start in (1, 9, 17))
+    await store(sink, first)
+    meetings.append(lambda: other.tables.load("events").delete("position <= 8"))
+    await store(sink, second)
+    await other.write(third)
+    buffer = other._buffer
+    assert buffer is not None
+    meetings.append(lambda: other._store(buffer, span_of(third)))
+    await store(sink, third)
+    assert meetings == []
+    assert [row["position"] for row in rows_in(sink)] == [*range(1, 6), *range(9, 25)]
+    await sink.close()
+    await other.close()

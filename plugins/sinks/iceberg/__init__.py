@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .buffer import RowBuffer
     from .columns import Column
     from .tables import Tables
+    from .upkeep import Upkeep
 
 __all__ = ["IcebergOptions", "IcebergSink", "register_sinks"]
 
@@ -98,6 +99,14 @@ class IcebergSink(Sink):
                 properties, options.namespace, self.name, float(options.keep_snapshots), _secrets(properties)
             )
         return self._tables
+
+    def upkeep(self) -> Upkeep:
+        """The upkeep of the tables, for a thread."""
+        from .upkeep import Upkeep
+
+        self._open()
+        assert self._buffer is not None
+        return Upkeep(self.tables, self._buffer)
 
     def risks(self) -> Sequence[str]:
         found = [

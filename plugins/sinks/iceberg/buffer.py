@@ -12,7 +12,7 @@ from ingestd.api.events import Record
 
 from ..columns import Columns
 from ..parquet.rows import pack, unpack
-from .columns import TABLES, Column, RowMaker, table_of
+from .columns import TABLES, Column, RowMaker, row_maker, table_of
 
 __all__ = ["RowBuffer", "sorted_rows"]
 
@@ -28,8 +28,8 @@ class RowBuffer:
         """`columns` are those of the data of each event key."""
         self.size = 0
         """The bytes of JSON of all records."""
-        self._makers = {name: RowMaker(own) for name, own in TABLES.items()}
-        self._of_key = {key: RowMaker([*TABLES["events"], *own]) for key, own in columns.items()}
+        self._makers = {name: row_maker(tuple(own)) for name, own in TABLES.items()}
+        self._of_key = {key: row_maker((*TABLES["events"], *own)) for key, own in columns.items()}
         self._rows: list[Columns] = []
         self._records: list[Record] = []
         """Records that are not in a table yet. It takes less time to make larger tables."""
@@ -55,8 +55,18 @@ class RowBuffer:
 
     def work(self) -> None:
         """Make tables of the records, and compress many of them. It may take a while."""
+        for name, maker, table in self.made(self._rows, self._records):
+            self._tables[name][maker].append(table)
+        self._rows, self._records = [], []
+        self._unpacked += self._waiting
+        self._waiting = 0
+        if self._unpacked >= _PART:
+            self._pack()
+
+    def made(self, rows: Sequence[Columns], records: Sequence[Record]) -> Iterator[tuple[str, RowMaker, pa.Table]]:
+        """The rows of records: those with the same columns together, with the name of their table and their maker."""
         groups: dict[tuple[str, RowMaker], tuple[list[Columns], list[Record]]] = {}
-        for row, record in zip(self._rows, self._records, strict=True):
+        for row, record in zip(rows, records, strict=True):
             name = table_of(record.type)
             maker = self._makers[name]
             if record.type == "event" and row.key is not None:
@@ -65,12 +75,7 @@ class RowBuffer:
             some[0].append(row)
             some[1].append(record)
         for (name, maker), some in groups.items():
-            self._tables[name][maker].append(maker.table(*some))
-        self._rows, self._records = [], []
-        self._unpacked += self._waiting
-        self._waiting = 0
-        if self._unpacked >= _PART:
-            self._pack()
+            yield name, maker, maker.table(*some)
 
     def finish(self) -> None:
         """Make tables of all records."""

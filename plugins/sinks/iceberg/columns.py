@@ -26,7 +26,7 @@ from ingestd.support.schema_members import OF_EVENT, Kind, Schemas
 from ..columns import Columns
 from ..parquet.rows import SCHEMA, make_table
 
-__all__ = ["ENVELOPE", "TABLES", "Column", "RowMaker", "arrow_type", "columns_of_events", "table_of"]
+__all__ = ["ENVELOPE", "TABLES", "Column", "RowMaker", "arrow_type", "columns_of_events", "row_maker", "table_of"]
 
 TIME = pa.timestamp("us", tz="UTC")  # the type of the format has microseconds
 _ARROW: Mapping[Kind, pa.DataType] = {
@@ -131,6 +131,12 @@ def columns_of_events(
             used.add(name)
             found.setdefault(key, []).append(Column(name, member.kind, ("data", *member.path)))
     return found
+
+
+@lru_cache(1000)
+def row_maker(columns: tuple[Column, ...]) -> RowMaker:
+    """Each is made once: it takes a millisecond, and there is one for each event key."""
+    return RowMaker(columns)
 
 
 class RowMaker:

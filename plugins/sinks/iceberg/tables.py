@@ -58,8 +58,11 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
-    # Bounds of whole records would be a large part of the metadata.
-    "write.metadata.metrics.column.record": "none",
+    # Of the columns by which the rows are not sorted, no bounds: they would only make the metadata larger, and name
+    # persons there.
+    "write.metadata.metrics.default": "counts",
+    **{f"write.metadata.metrics.column.{name}": "full" for name in ("received_at", "timestamp", "position")},
+    **{f"write.metadata.metrics.column.{name}": "truncate(64)" for name in ("key", "type", "tenant", "id")},
 }
 _TYPES: Mapping[pa.DataType, IcebergType] = {
     pa.string(): StringType(), pa.int64(): LongType(), pa.bool_(): BooleanType(), TIME: TimestamptzType(),
@@ -122,7 +125,7 @@ class Tables:
     @property
     def catalog(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = load_catalog(self._sink, **self._properties)
+            self._catalog = load_catalog(self._properties.get("name", "ingestd"), **self._properties)
         return self._catalog
 
     def load(self, name: str) -> Table:
