@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -27,6 +29,7 @@ from ingestd.testing.records import make_records_of_every_type, placed
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.testing.writes import span_of
 from ingestd.validation.schema_files import complete_schemas
+from tests.support.s3_server import s3_server
 from tests.support.sinks import configured, ids_of, options_shown
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks" / "iceberg.md"
@@ -175,7 +178,7 @@ def test_a_kill_at_any_file_of_a_flush_loses_and_repeats_nothing(tmp_path: Path)
     """The kill comes at the k-th fsync, of data, metadata or folders. The next daemon makes the same flush again."""
     kills, position, written = 0, 1, []
     asyncio.run(_opened(tmp_path))
-    for point in range(0, 40, 3):
+    for point in range(0, 36, 3):
         batch = of_every_table(range(position, position + 8))
         position += 8
         written += batch
@@ -289,3 +292,38 @@ async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, m
     assert [row["position"] for row in rows_in(sink)] == [*range(1, 6), *range(9, 25)]
     await sink.close()
     await other.close()
+
+
+async def test_tables_in_object_storage(tmp_path: Path) -> None:
+    with s3_server(tmp_path / "s3") as s3:
+        keys = {"endpoint": f"http://{s3.endpoint}", "access-key-id": s3.storage["access_key"]}
+        keys |= {"secret-access-key": s3.storage["secret_key"], "region": s3.storage["region"]}
+        catalog = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": "s3://shop/tables"}
+        catalog |= {f"s3.{name}": value for name, value in keys.items()}
+        sink = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path)
+        await sink.open()
+        batch = of_every_table(range(1, 11))
+        await store(sink, batch[:5])
+        await store(sink, batch[5:])
+        await store(sink, batch[5:])
+        sink.upkeep().compact(None)
+        assert sink.upkeep().expire(0.0)["files"] > 0
+        assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
+        await sink.close()
+        assert s3.storage["secret_key"] not in str(sink.risks())
+        wrong = {**catalog, "s3.secret-access-key": "a-wrong-secret"}
+        sink = configured(IcebergSink, "lake", {"catalog": wrong}, tmp_path)
+        with pytest.raises(SinkRetry) as refused:
+            await sink.open()
+        assert "a-wrong-secret" not in str(refused.value)
+        await sink.close()
+
+
+def test_clickhouse_reads_the_tables(tmp_path: Path) -> None:
+    asyncio.run(_opened(tmp_path, of_every_table(range(1, 9))))
+    query = "SELECT type, revenue, currency FROM icebergLocal('lake/ingestd/attributions') ORDER BY position"
+    program = f"import chdb; print(chdb.query({query!r}))"
+    found = subprocess.run(  # the engine reads below the folder in which it starts
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.split() == ['"attribution",40,"EUR"', '"attribution_reversal",40,"EUR"']

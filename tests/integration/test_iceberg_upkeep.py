@@ -86,8 +86,7 @@ def test_a_person_who_is_forgotten_is_in_no_file_any_more(tmp_path: Path) -> Non
         assert (counts["erasures"], counts["blanked"]) == (1, 4)
         assert daemon.post("/track", {"data": {}, **events[2]}, shop.public.id).status == 200
         settle()
-        gone = json.loads(shop.command("lake", "expire", "--older-than", "0s", "--json"))
-        assert gone["files"] > 4
+    assert lake(tmp_path).upkeep().expire(0.0)["files"] > 4
     assert all(text in before for text in ("visitor-1", "u-17", "anna@example.org", "visitor-2"))
     after = texts_in(tmp_path)
     assert [text in after for text in ("visitor-1", "u-17", "anna@example.org", "visitor-2")] == [False] * 3 + [True]
@@ -95,8 +94,6 @@ def test_a_person_who_is_forgotten_is_in_no_file_any_more(tmp_path: Path) -> Non
     assert sorted(row["type"] for row in rows) == ["attribution", "erasure", *["event"] * 4, "identify"]
     (attribution,) = [row for row in rows if row["type"] == "attribution"]
     assert (attribution["revenue"], attribution["channel"]) == (40, "Organic Search")
-    found = json.loads(shop.command("sinks", "verify", "tables", "--since", "1h", "--json").splitlines()[-1])
-    assert not found.get("missing")
 
 
 def texts_in(folder: Path) -> str:

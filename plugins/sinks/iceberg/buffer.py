@@ -37,6 +37,7 @@ class RowBuffer:
         self._waiting = self._unpacked = 0
         """The bytes of JSON of those records, and of those that are not compressed yet."""
         self._packed: dict[str, list[pa.Buffer]] = defaultdict(list)
+        self._last: dict[str, pa.Table] = {}
         self._positions: set[int] = set()
 
     def add(self, rows: Sequence[Columns], records: Sequence[Record]) -> None:
@@ -61,7 +62,8 @@ class RowBuffer:
         self._unpacked += self._waiting
         self._waiting = 0
         if self._unpacked >= _PART:
-            self._pack()
+            for name, rows in self._sorted():
+                self._packed[name].append(pack(rows))
 
     def made(self, rows: Sequence[Columns], records: Sequence[Record]) -> Iterator[tuple[str, RowMaker, pa.Table]]:
         """The rows of records: those with the same columns together, with the name of their table and their maker."""
@@ -78,27 +80,29 @@ class RowBuffer:
             yield name, maker, maker.table(*some)
 
     def finish(self) -> None:
-        """Make tables of all records."""
+        """Make tables of all records. The last ones are not compressed."""
         self.work()
-        self._pack()
+        self._last |= dict(self._sorted())
 
-    def _pack(self) -> None:
+    def _sorted(self) -> Iterator[tuple[str, pa.Table]]:
         for name, by_maker in self._tables.items():
             tables = [pa.concat_tables(some) for some in by_maker.values()]
-            self._packed[name].append(pack(sorted_rows(pa.concat_tables(tables, promote_options="default"))))
+            yield name, sorted_rows(pa.concat_tables(tables, promote_options="default").combine_chunks())
         self._tables.clear()
         self._unpacked = 0
 
     def parts(self, name: str) -> Iterator[pa.Table]:
         """The rows of a table, in sorted parts that fit into memory."""
-        return map(unpack, self._packed.get(name, ()))
+        yield from map(unpack, self._packed.get(name, ()))
+        if name in self._last:
+            yield self._last[name]
 
     def has(self, name: str) -> bool:
-        return bool(self._packed.get(name))
+        return name in self._packed or name in self._last
 
 
 def sorted_rows(rows: pa.Table) -> pa.Table:
     """The rows in the order of files: by day, tenant, key, type and time."""
-    names = ("date", "tenant", "key", "type", "received_at", "position")
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
+    names = [name for name in ("date", "tenant", "key", "type") if len(rows[name].unique()) > 1]
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*names, "received_at")])
     return rows.take(order)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
@@ -317,12 +318,12 @@ def _named(name: str) -> Iterator[tuple[str, pa.DataType]]:
 
 def _runs(rows: pa.Table) -> Iterator[tuple[tuple[str, str | None], int, int]]:
     """Each day with its tenant, and the first row and the number of rows that have them."""
+    tenants = rows["tenant"].fill_null("\0")
+    runs = pc.run_end_encode(pc.binary_join_element_wise(rows["date"], tenants, "/").combine_chunks())
     first = 0
-    keys = [*zip(rows["date"].to_pylist(), rows["tenant"].to_pylist(), strict=True)]
-    for row in range(1, len(keys) + 1):
-        if row == len(keys) or keys[row] != keys[first]:
-            yield keys[first], first, row - first
-            first = row
+    for end in runs.run_ends.to_pylist():
+        yield (rows["date"][first].as_py(), rows["tenant"][first].as_py()), first, end - first
+        first = end
 
 
 def _properties_of(snapshot: Snapshot | None) -> dict[str, str]:
