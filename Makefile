@@ -14,7 +14,7 @@ SDKS := tests/sdks
 KAFKA := tests/kafka
 SETUP := setup.cfg pyproject.toml
 TESTS := $(shell find ingestd plugins testing tests -name '*.py' -not -path '*/node_modules/*')
-NOT_KERNEL := apart clickhouse kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
+NOT_KERNEL := apart clickhouse iceberg kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
 	redis_failover redis_sentinel
 KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_alike sessions shutdown
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from .members import Kind
+from ingestd.support.schema_members import Kind
 
 __all__ = ["DIALECTS", "ClickHouse", "Dialect", "DuckDB", "Postgres", "text_literal"]
 

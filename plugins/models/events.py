@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ingestd.support.column_names import distinct, snake_case
+from ingestd.support.schema_members import OF_EVENT, Member, Schemas
 from ingestd.validation.schema_files import SchemaFile
 
 from .dialects import Dialect
-from .members import Kind, Member, Schemas
 from .model import Column, Model
-from .names import distinct, snake_case
 
 __all__ = ["event_models"]
 
 
 def event_models(files: Sequence[SchemaFile], taken: Iterable[str], dialect: Dialect) -> Iterator[Model]:
     """`taken` are names of other models. A shop's key never takes the name of a built-in one."""
-    schemas = Schemas(files)
+    schemas = Schemas({file.uri: file.schema for file in files})
     found = {
         file.key: (file, schemas.members(file.schema))
         for file in sorted(files, key=lambda each: (not each.builtin, each.key or ""))
@@ -49,25 +49,11 @@ def _head(dialect: Dialect) -> list[Column]:
     ]
 
 
-_OF_RECORD: Sequence[tuple[str, Kind, tuple[str, ...], str]] = (
-    ("session_is_new", "boolean", ("sessionIsNew",), "whether the event began its session"),
-    ("endpoint", "text", ("endpoint",), "where it was received"),
-    ("signed", "boolean", ("signed",), "whether a backend signed it"),
-    ("dispatch_id", "text", ("dispatchId",), "the send that led to it"),
-    ("message_id", "text", ("messageId",), "the caller's id of the message"),
-    ("context_campaign_source", "text", ("context", "campaign", "source"), "as sent"),
-    ("context_campaign_medium", "text", ("context", "campaign", "medium"), "as sent"),
-    ("context_campaign_name", "text", ("context", "campaign", "name"), "as sent"),
-    ("context_page_url", "text", ("context", "page", "url"), "address of the page"),
-    ("context_page_referrer", "text", ("context", "page", "referrer"), "address of the page before"),
-)
-
-
 def _of_key(key: str, description: str, members: Sequence[Member], name: str, dialect: Dialect) -> Model:
     columns = _head(dialect)
     columns += [
         Column(column, kind, dialect.read(dialect.path("r.record", *path), kind), about)
-        for column, kind, path, about in _OF_RECORD
+        for column, kind, path, about in OF_EVENT
     ]
     columns.append(Column("data", "json", "r.data", "the whole payload, also members that no schema knows"))
     columns += _of_members(members, "r.data", columns, dialect)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from ingestd.support.schema_members import Kind
+
 from .dialects import Dialect
-from .members import Kind
 
 __all__ = ["Column", "Model"]
 

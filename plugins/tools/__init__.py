@@ -18,6 +18,7 @@ from .arguments import (
     add_catalogue_arguments,
     add_compare_arguments,
     add_copy_arguments,
+    add_expire_arguments,
     add_export_arguments,
     add_forget_arguments,
     add_import_arguments,
@@ -42,7 +43,7 @@ _SQLITE, _REDIS = "sqlite:///var/lib/ingestd/ingestd.db", "redis://10.0.0.1:6379
 _GROUPS = {
     "config": "show the configuration",
     "events": "write the stored events to standard output, or store events of files",
-    "lake": "keep the files of a parquet sink",
+    "lake": "keep the files of a parquet or iceberg sink",
     "partitions": "show and move what the partitions of the store have",
     "plugins": "show the plugins",
     "schemas": "compare what callers send with the schemas",
@@ -204,9 +205,17 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
     yield Command(
         "lake compact",
         f"{__name__}.lake:compact",
-        "merge the small files of a parquet sink, and carry out erasures in its files",
+        "merge the small files of a parquet or iceberg sink, and carry out erasures in its files",
         ["ingestd lake compact", "ingestd lake compact archive --json"],
         add_lake_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "lake expire",
+        f"{__name__}.lake:expire",
+        "remove old snapshots of an iceberg sink's tables, and the files that only they have",
+        ["ingestd lake expire", "ingestd lake expire tables --older-than 0s --json"],
+        add_expire_arguments,
         json=JSON,
     )
     yield Command(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ingestd.api.options import since
+from ingestd.api.options import Duration, since
 from ingestd.delivery.transforms import TYPES
 from ingestd.support.names import check_name
 
 __all__ = [
     "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
-    "add_export_arguments", "add_forget_arguments", "add_import_arguments", "add_lake_arguments",
-    "add_load_arguments", "add_place_arguments", "add_restore_arguments", "add_schema_check_arguments",
-    "add_upgrade_arguments", "add_verify_arguments", "add_webhook_arguments",
+    "add_expire_arguments", "add_export_arguments", "add_forget_arguments", "add_import_arguments",
+    "add_lake_arguments", "add_load_arguments", "add_place_arguments", "add_restore_arguments",
+    "add_schema_check_arguments", "add_upgrade_arguments", "add_verify_arguments", "add_webhook_arguments",
 ]  # fmt: skip
 
 
@@ -181,7 +181,21 @@ def _id(text: str) -> str:
 
 
 def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one of the type parquet")
+    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one with a lake")
+
+
+def add_expire_arguments(parser: argparse.ArgumentParser) -> None:
+    add_lake_arguments(parser)
+    parser.add_argument(
+        "--older-than", metavar="AGE", type=_age, help="the age of the snapshots, such as 12h; default: keep_snapshots"
+    )
+
+
+def _age(text: str) -> Duration:
+    try:
+        return Duration.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:

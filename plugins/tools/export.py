@@ -12,7 +12,6 @@ from operator import attrgetter
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from .sinks.moments import first_since
 from ingestd.config import Config
 from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
@@ -23,6 +22,7 @@ from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
 
 from .record_selection import RecordSelection
+from .sinks.moments import first_since
 
 __all__ = ["RecordReader", "export_events"]
 

@@ -77,6 +77,14 @@ class Erasures:
                     body, record = found, msgspec.structs.replace(record, body=found)
         return body
 
+    def blanked_too(self, record: Record) -> bytes | None:
+        """The same, and an erasure that was carried out names nobody any more."""
+        if record.type != ERASURE:
+            return self.blanked(record)
+        if read_head(record.body).id not in self.ids:
+            return None
+        return msgspec.json.encode({**record.decode(), "userId": None, "anonymousIds": [], "erased": True})
+
 
 class Met(msgspec.Struct):
     """The erasures that were carried out, and the files that had nothing of their persons then, or have nothing now.

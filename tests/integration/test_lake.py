@@ -244,7 +244,7 @@ async def test_an_erasure_is_stored_behind_the_records_before_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"), [(["other"], "name a sink of the type parquet: there are lake"), ([], None)]
+    ("arguments", "message"), [(["other"], "name a sink of the type parquet or iceberg: there are lake"), ([], None)]
 )
 def test_the_sink_must_be_a_lake(arguments: list[str], message: str | None, tmp_path: Path) -> None:
     shop = shop_with_lake(tmp_path)

@@ -26,7 +26,10 @@ from typing import Any
 CLONE = {"x86_64": 56, "aarch64": 220}
 """The number of the system call by machine."""
 _CLONE_PARENT = 0x8000  # the new process is a child of our parent
-_SEPARATE = ("ingestd.testing", "ingestd.__main__", "ingestd.plugins.sinks.parquet")  # pyarrow starts threads
+_SEPARATE = (
+    "ingestd.testing", "ingestd.__main__", "ingestd.plugins.sinks.parquet", "ingestd.plugins.sinks.iceberg",
+)  # fmt: skip
+"""pyarrow starts threads."""
 _MOST = 100_000
 _STARTED_WITH = os.environ.get("PYTHONPATH", "")
 
@@ -76,9 +79,9 @@ def _look_at_all() -> None:
     from ingestd.cli import main
     from ingestd.daemon.generation import first_generation
 
-    config, plugins = main._defaults()
+    config, plugins = main.defaults()
     first_generation(config, plugins)
-    main._command_line(plugins)
+    main.command_line(plugins)
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose threads"
 
 

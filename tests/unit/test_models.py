@@ -15,9 +15,9 @@ from ingestd.plugins.models import orders, visits
 from ingestd.plugins.models.catalogue import MODELS, all_models
 from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Postgres
-from ingestd.plugins.models.members import Member, Schemas
 from ingestd.plugins.models.model import Column
-from ingestd.plugins.models.names import distinct, snake_case
+from ingestd.support.column_names import distinct, snake_case
+from ingestd.support.schema_members import Member, Schemas
 from ingestd.validation.schema_files import DRAFT, SchemaFile, read_schemas
 from scripts import docs_site
 
@@ -117,7 +117,10 @@ def test_kinds_follow_the_schema() -> None:
         },
         **{"$ref": "urn:shop:base", "oneOf": [{"properties": {"one": {"type": "string"}}}, True]},
     )  # fmt: skip
-    found: dict[str, Member] = {"/".join(each.path): each for each in Schemas([shared, whole]).members(whole.schema)}
+    found: dict[str, Member] = {
+        "/".join(each.path): each
+        for each in Schemas({each.uri: each.schema for each in (shared, whole)}).members(whole.schema)
+    }
     assert {name: each.kind for name, each in found.items()} == {
         "a": "text", "deep/self/self": "json", "one": "text", "n": "decimal", "null": "decimal", "either": "json",
         "when": "time", "any": "json", "list": "json", "const": "text", "lines": "json", "numbers": "json",

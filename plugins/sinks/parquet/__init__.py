@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -27,6 +26,7 @@ from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret,
 from ingestd.api.sink import Digest, Sink, Span
 
 from ..columns import make_rows
+from ..own_thread import OwnThread
 
 if TYPE_CHECKING:
     from .lake import Folder, Lake
@@ -96,8 +96,7 @@ class ParquetSink(Sink):
         """The folders whose files a flush has stored, in case that it is made again."""
         self._may_repeat = True
         """Whether the next flush may be one that a crash has interrupted. Its files may be merged by now."""
-        self._thread: ThreadPoolExecutor | None = None
-        self._job: asyncio.Future[None] | None = None
+        self._thread = OwnThread(f"parquet-{name}")
 
     @property
     def lake(self) -> Lake:
@@ -117,12 +116,12 @@ class ParquetSink(Sink):
     async def open(self) -> None:
         self._empty()
         self._may_repeat = True
-        await self._do(self._lake.open)
+        await self._thread.do(self._lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
         from .rows import read
 
-        await self._job_done()
+        await self._thread.done()
         found, refused = await make_rows(batch, read)
         if refused:
             raise SinkReject(refused)
@@ -131,17 +130,17 @@ class ParquetSink(Sink):
             self._buffer.add(rows[start : start + _SLICE_RECORDS], batch[start : start + _SLICE_RECORDS])
             await asyncio.sleep(0)
             if self._buffer.needs_compressing:
-                await self._do(self._buffer.compress)
+                await self._thread.do(self._buffer.compress)
 
     def is_full(self) -> bool:
         return self._buffer.size >= self._most
 
     async def flush(self, span: Span | None) -> None:
-        await self._do(self._store, self._buffer, span)
+        await self._thread.do(self._store, self._buffer, span)
         self._empty()
 
     async def check(self) -> None:
-        await self._do(self._lake.check)
+        await self._thread.do(self._lake.check)
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
         found: dict[int, Digest] = {}
@@ -152,7 +151,7 @@ class ParquetSink(Sink):
                 count, total = found.get(at // step, (0, 0))
                 found[at // step] = Digest(count + 1, (total + Digest.number_of(id_)) % (1 << 64))
 
-        await self._do(read)
+        await self._thread.do(read)
         return found
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
@@ -162,7 +161,7 @@ class ParquetSink(Sink):
             self._lake.open()
             found.extend(id_ for id_, _ in self._lake.received(begin, end))
 
-        await self._do(read)
+        await self._thread.do(read)
         return found
 
     @property
@@ -171,10 +170,7 @@ class ParquetSink(Sink):
         return str(self.options.path or self.options.url).rstrip("/")
 
     async def close(self) -> None:
-        await self._job_done()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-            self._thread = None  # the sink may be opened again
+        await self._thread.close()
         self._empty()
 
     def _empty(self) -> None:
@@ -199,19 +195,6 @@ class ParquetSink(Sink):
             content = rest.content()
             digest = blake2b(content, digest_size=6).hexdigest()
             self._lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
-
-    async def _job_done(self) -> None:
-        """Wait for the work of a cancelled call, because a thread cannot be cancelled."""
-        if self._job is not None and not self._job.done():
-            await asyncio.wait([self._job])
-
-    async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
-        await self._job_done()
-        if self._thread is None:
-            # A separate thread, because a storage that hangs must not block the threads that others share.
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"parquet-{self.name}")
-        self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        await asyncio.shield(self._job)
 
 
 def _name_of(span: Span) -> str:

@@ -18,8 +18,8 @@ from ingestd.api.events import Record
 from ..columns import Columns, read_columns
 
 __all__ = [
-    "REPLACED", "ROW_GROUP_SIZE", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "read",
-    "with_changes", "without_ids",
+    "DAY", "REPLACED", "ROW_GROUP_SIZE", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "pack",
+    "read", "unpack", "with_changes", "without_ids",
 ]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -67,7 +67,7 @@ def make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
         pa.array([record.position for record in records], pa.int64()),
         pa.array([record.body for record in records], pa.string()),
         pa.array([record.type for record in records], _OF_FOLDER),
-        pa.array([_date(at // _DAY) for at in times], _OF_FOLDER),
+        pa.array([_date(at // DAY) for at in times], _OF_FOLDER),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -126,7 +126,7 @@ ROW_GROUP_SIZE = 16 << 20
 """Bytes of JSON that wait before they are compressed, and the most that are read again at once."""
 _OWN_FILE_SIZE = 1 << 20
 """Bytes of JSON for which a folder gets a file at once. The memory of an open file is a twentieth of it."""
-_DAY = 86_400_000  # milliseconds
+DAY = 86_400_000  # milliseconds
 REPLACED = "ingestd.replaced"
 """The name of the member of a file's metadata with the files that it replaces."""
 
@@ -171,6 +171,19 @@ class PartitionFile:
         return other
 
 
+def pack(table: pa.Table) -> pa.Buffer:
+    """The table, compressed as a whole."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        # In one batch, and with one dictionary, which the format demands.
+        writer.write_table(table.unify_dictionaries().combine_chunks())
+    return stream.getvalue()
+
+
+def unpack(packed: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all()
+
+
 class _Chunk:
     """Records of folders that have few of them, in the order of the folders, and compressed as a whole."""
 
@@ -184,17 +197,13 @@ class _Chunk:
         for row, index in enumerate(order):
             first, count = self._spans.get(folders[index], (row, 0))
             self._spans[folders[index]] = first, count + 1
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            # In one batch, and with one dictionary, which the format demands.
-            writer.write_table(table.take(pa.array(order)).unify_dictionaries().combine_chunks())
-        self._packed = stream.getvalue()
+        self._packed = pack(table.take(pa.array(order)))
 
     def rows(self, folders: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:
         """The rows of these folders. They do not keep those of other folders in memory."""
         wanted = [folder for folder in folders if folder in self._spans]
         if wanted:
-            table = pa.ipc.open_stream(self._packed).read_all()
+            table = unpack(self._packed)
             for folder in wanted:
                 first, count = self._spans[folder]
                 yield folder, table.take(pa.array(range(first, first + count)))
@@ -312,4 +321,4 @@ def _folder(type_: str, date: str) -> str:
 
 @lru_cache(10_000)
 def _date(day: int) -> str:
-    return f"{datetime.fromtimestamp(day * _DAY / 1000, UTC):%Y-%m-%d}"
+    return f"{datetime.fromtimestamp(day * DAY / 1000, UTC):%Y-%m-%d}"

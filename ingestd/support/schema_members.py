@@ -1,14 +1,12 @@
-"""The members of an event's `data` by its JSON Schema, each with the kind of column that holds it."""
+"""The members of an event, those of its `data` by its JSON Schema, each with the kind of column that holds it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ingestd.validation.schema_files import SchemaFile
-
-__all__ = ["Kind", "Member", "Schemas"]
+__all__ = ["OF_EVENT", "Kind", "Member", "Schemas"]
 
 Kind = Literal["text", "decimal", "integer", "boolean", "time", "date", "day", "json"]
 """What a column holds. `integer` and `day` are counts and days of models: those of events are decimals and dates."""
@@ -31,11 +29,26 @@ class Member(NamedTuple):
     """The members of the objects of an array, which are rows of their own."""
 
 
+OF_EVENT: Sequence[tuple[str, Kind, tuple[str, ...], str]] = (
+    ("session_is_new", "boolean", ("sessionIsNew",), "whether the event began its session"),
+    ("endpoint", "text", ("endpoint",), "where it was received"),
+    ("signed", "boolean", ("signed",), "whether a backend signed it"),
+    ("dispatch_id", "text", ("dispatchId",), "the send that led to it"),
+    ("message_id", "text", ("messageId",), "the caller's id of the message"),
+    ("context_campaign_source", "text", ("context", "campaign", "source"), "as sent"),
+    ("context_campaign_medium", "text", ("context", "campaign", "medium"), "as sent"),
+    ("context_campaign_name", "text", ("context", "campaign", "name"), "as sent"),
+    ("context_page_url", "text", ("context", "page", "url"), "address of the page"),
+    ("context_page_referrer", "text", ("context", "page", "referrer"), "address of the page before"),
+)
+"""Column, kind, path and description of the members of every event, besides those with a column in each sink."""
+
+
 class Schemas:
     """Schemas by `$id`, for references from one to another."""
 
-    def __init__(self, files: Iterable[SchemaFile]) -> None:
-        self._by_uri = {file.uri: file.schema for file in files}
+    def __init__(self, by_uri: Mapping[str, Mapping[str, Any]]) -> None:
+        self._by_uri = by_uri
 
     def members(self, schema: Mapping[str, Any]) -> Sequence[Member]:
         return [*self._members(schema, schema, (), 1)]

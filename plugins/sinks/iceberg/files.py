@@ -1,0 +1,59 @@
+"""Files of a lake on the local disk that outlive a power failure. Those of object storage do anyway."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from ingestd.support.durable_files import sync
+
+__all__ = ["DurableFileIO"]
+
+
+class DurableFileIO(PyArrowFileIO):
+    """The files of pyiceberg, by pyarrow. A local one is on the disk before a commit can name it."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        output = super().new_output(location)
+        return _LocalFile(output) if isinstance(output._filesystem, fs.LocalFileSystem) else output
+
+
+class _LocalFile(PyArrowFile):
+    def __init__(self, file: PyArrowFile) -> None:
+        super().__init__(file.location, file._path, file._filesystem)
+
+    def create(self, overwrite: bool = False) -> Any:
+        path = Path(self._path)
+        _make_folders(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (0 if overwrite else os.O_EXCL), 0o640)
+        return pa.PythonFile(_Synced(descriptor, path), "w")
+
+
+class _Synced:
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._file = os.fdopen(descriptor, "wb", buffering=1 << 20)
+        self._path = path
+        self.write, self.tell, self.flush = self._file.write, self._file.tell, self._file.flush
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            sync(self._path.parent)
+
+
+def _make_folders(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
