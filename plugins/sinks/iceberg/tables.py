@@ -9,7 +9,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
@@ -230,14 +230,12 @@ class Tables:
     def committed(self, commit: Callable[[], Result]) -> Result:
         """Carry out a function that commits, again after each conflict."""
         until, pause = time.monotonic() + _CONFLICTS, 0.05
-        while True:
-            try:
+        while time.monotonic() < until:
+            with suppress(CommitFailedException):
                 return commit()
-            except CommitFailedException:
-                if time.monotonic() > until:
-                    raise
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - it only spreads the attempts
             pause = min(2 * pause, 2.0)
+        return commit()
 
     @contextmanager
     def changes(self, table: Table) -> Iterator[tuple[Transaction, dict[str, str]]]:

@@ -270,13 +270,13 @@ class Lake:
 
     def _read_files(self, folder: str, read: Callable[[str], list[_Found]]) -> list[_Found]:
         """All that `read` finds in the files of a folder. It begins again if a compaction has removed one."""
-        while True:
-            files = self._files(folder)
-            try:
-                return [each for name in files for each in read(name)]
-            except FileNotFoundError:
-                if self._files(folder) == files:
-                    raise
+        files = self._files(folder)
+        try:
+            return [each for name in files for each in read(name)]
+        except FileNotFoundError:
+            if self._files(folder) == files:
+                raise
+            return self._read_files(folder, read)
 
     def is_merged(self, folder: str, first: int, last: int) -> bool:
         """Whether a tool has merged files that may have records of these positions."""
