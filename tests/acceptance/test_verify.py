@@ -118,7 +118,8 @@ def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:
     done = run_ingestd("sinks", "verify", "archive", "--since", "1d", config=shop.config)
     assert done.returncode == 1
     assert (
-        "a sink of the type jsonl cannot be asked for its ids; these can: clickhouse, parquet, postgres" in done.stderr
+        "a sink of the type jsonl cannot be asked for its ids; these can: clickhouse, iceberg, parquet, postgres"
+        in done.stderr
     )
     assert "did you mean lake?" in run_ingestd("sinks", "verify", "lak", "--since", "1d", config=shop.config).stderr
 

@@ -125,8 +125,10 @@ def _become(
     _set_module_path(environment.get("PYTHONPATH", ""))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [program, *arguments]
+    with open(program, encoding="utf-8") as script:
+        interpreter = script.readline().removeprefix("#!").strip()
     # Here others read them: `ps`, and `ingestd reload`.
-    _overwrite(48, [sys.executable, *sys.argv])
+    _overwrite(48, [interpreter, *sys.argv])
     _overwrite(50, [f"{name}={value}" for name, value in environment.items()])
 
 

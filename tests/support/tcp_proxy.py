@@ -17,8 +17,8 @@ class TcpProxy:
         self.port = port
         self._target = self._usual = target
         self._open: set[asyncio.StreamWriter] = set()
-        self._flows = asyncio.Event()
-        self._flows.set()
+        self._requests_flow = asyncio.Event()
+        self._requests_flow.set()
         self._answers_flow = asyncio.Event()
         self._answers_flow.set()
         self._loop = asyncio.new_event_loop()
@@ -42,14 +42,15 @@ class TcpProxy:
 
     def hold(self) -> None:
         """Passes no data on until `let_go`."""
-        self._call(self._flows.clear)
+        self._call(self._requests_flow.clear)
+        self.hold_answers()
 
     def hold_answers(self) -> None:
         """Passes requests on, and no answers until `let_go`."""
         self._call(self._answers_flow.clear)
 
     def let_go(self) -> None:
-        self._call(self._flows.set)
+        self._call(self._requests_flow.set)
         self._call(self._answers_flow.set)
 
     def divert(self, target: int | None) -> None:
@@ -69,7 +70,7 @@ class TcpProxy:
 
     async def _end(self) -> None:
         self._server.close()
-        self._flows.set()
+        self._requests_flow.set()
         self._answers_flow.set()
         self._cut()
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -83,7 +84,9 @@ class TcpProxy:
             return
         self._open |= {writer, back}
         try:
-            await asyncio.gather(self._pass(reader, back, self._flows), self._pass(there, writer, self._answers_flow))
+            await asyncio.gather(
+                self._pass(reader, back, self._requests_flow), self._pass(there, writer, self._answers_flow)
+            )
         finally:
             self._open -= {writer, back}
             writer.transport.abort()

@@ -184,7 +184,7 @@ def _read_request(connection: socket.socket) -> None:
             return
         got += chunk
     head, _, body = got.partition(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
     left = length - len(body)
     while left > 0:
         chunk = connection.recv(65536)
