@@ -47,7 +47,7 @@ test-kernel: .venv/compiled-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/dbt/installed ready-for-tests
+test-long: .venv/dbt/installed $(KAFKA)/apicurio/installed ready-for-tests
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 # Types are checked beside the installations that mostly wait for the network.
@@ -137,7 +137,7 @@ screenshots: .venv/installed
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib
+	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib $(KAFKA)/apicurio
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -203,6 +203,14 @@ $(KAFKA)/lib/installed: $(KAFKA)/pom.xml
 	@scripts/need mvn maven
 	@rm -rf $(KAFKA)/lib
 	@cd $(KAFKA) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
+	@touch $@
+
+# A schema registry, for a long test.
+$(KAFKA)/apicurio/installed: $(KAFKA)/lib/installed
+	@rm -rf $(KAFKA)/apicurio && mkdir $(KAFKA)/apicurio
+	@cd $(KAFKA)/apicurio && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy \
+		-Dartifact=io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all -DoutputDirectory=.
+	@cd $(KAFKA)/apicurio && tar xzf *.tar.gz && rm *.tar.gz
 	@touch $@
 
 $(KAFKA)/lib/classes.jsa: $(KAFKA)/lib/installed
