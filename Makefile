@@ -74,7 +74,7 @@ bench: .venv/installed
 	@$(BIN)/python -m benchmarks.redis $(BENCH_REDIS)
 	@$(BIN)/python -m benchmarks.cluster $(BENCH_CLUSTER)
 	@$(BIN)/python -m benchmarks.hooks $(BENCH_HOOKS)
-	@$(BIN)/pip install --quiet --editable '.[parquet]'
+	@$(BIN)/pip install --quiet --editable '.[iceberg,parquet]'
 	@$(BIN)/python -m benchmarks.sinks $(BENCH_SINKS)
 	@$(MAKE) --no-print-directory $(KAFKA)/lib/installed
 	@$(BIN)/pip install --quiet --editable '.[kafka]'

@@ -4,6 +4,7 @@ Catching up includes the whole way of records that a shop's events make, on SQLi
 journal, writing batches durably, and moving the cursor after each. It is compared with a plain write of the same lines
 in parts of as many bytes, each on the disk (fsync) before the next part, and with a write that has a single fsync at
 its end. A `parquet` sink is compared with pyarrow, which makes one table of the same records in memory and writes it.
+An `iceberg` sink is compared with pyiceberg, which makes and appends one table with the same columns and no partitions.
 All of it runs on one core. The memory is compared between a daemon with a million records that wait for an unreachable
 sink, and a daemon without them.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from ingestd.api.events import Record
+from ingestd.api.options import Secret
 from ingestd.api.sink import Sink
 from ingestd.consumers.group import Consumers
 from ingestd.daemon.process import tune_the_interpreter
@@ -30,6 +32,7 @@ from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
+from ingestd.validation.schema_files import complete_schemas
 
 from .attribution import died, record
 from .beside import beside
@@ -40,6 +43,7 @@ WITHOUT = CONFIG.partition("[sinks.")[0]
 AWAY = WITHOUT + '[sinks.away]\ntype = "webhook"\nurl = "http://127.0.0.1:9"\nstart = "beginning"\n'
 LAKE = WITHOUT + '[sinks.lake]\ntype = "parquet"\npath = "lake"\nflush_every = "2s"\n'
 HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
+HAS_PYICEBERG = importlib.util.find_spec("pyiceberg") is not None
 CAUGHT_UP = 100_000
 WAITING = 1_000_000
 
@@ -63,6 +67,40 @@ def new_jsonl(folder: Path) -> Sink:
 def new_parquet(folder: Path) -> Sink:
     name = f"new-{time.time_ns()}"
     return ParquetSink(name, ParquetSink.Options(path=folder / name))
+
+
+def catalog_in(folder: Path, name: str) -> dict[str, Secret]:
+    return {"uri": Secret(f"sqlite:///{folder}/{name}.db"), "warehouse": Secret(f"file://{folder}/{name}")}
+
+
+def new_iceberg(folder: Path) -> Sink:
+    from ingestd.plugins.sinks.iceberg import IcebergSink
+
+    name = f"new-{time.time_ns()}"
+    sink = IcebergSink(name, IcebergSink.Options(catalog=catalog_in(folder, name)))
+    sink.schemas = complete_schemas(None)
+    return sink
+
+
+def plain_append(folder: Path, records: Sequence[Record]) -> float:
+    """Seconds in which pyiceberg makes a table with the columns of the sink, and appends these records."""
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from ingestd.plugins.sinks.iceberg.buffer import RowBuffer
+    from ingestd.plugins.sinks.iceberg.columns import columns_of_events
+    from ingestd.plugins.sinks.parquet.rows import read
+
+    maker = RowBuffer(columns_of_events(complete_schemas(None), {}))
+    catalog = SqlCatalog(
+        "plain", **{name: str(each) for name, each in catalog_in(folder, f"plain-{time.time_ns()}").items()}
+    )
+    catalog.create_namespace("plain")
+    begun = time.perf_counter()
+    tables = [table for _, _, table in maker.made([read(each) for each in records], records)]
+    rows = pa.concat_tables(tables, promote_options="default")
+    catalog.create_table("plain.records", schema=rows.schema).append(rows)
+    return time.perf_counter() - begun
 
 
 async def catch_up(folder: Path, sink: Sink, options: SinkOptions) -> float:
@@ -122,6 +160,8 @@ def catching_up(rounds: int) -> None:
         seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
         if HAS_PYARROW:
             seconds |= {"parquet": [], "a table": [], "pyarrow": []}
+        if HAS_PYICEBERG:
+            seconds |= {"iceberg": [], "pyiceberg": []}
         for _ in range(rounds):
             seconds["sink"].append(
                 asyncio.run(catch_up(folder, new_jsonl(folder), SinkOptions(type="jsonl", start="beginning")))
@@ -135,6 +175,11 @@ def catching_up(rounds: int) -> None:
                 made, written = plain_table(folder / "plain.parquet", records)
                 seconds["a table"].append(made)
                 seconds["pyarrow"].append(written)
+            if HAS_PYICEBERG:
+                seconds["iceberg"].append(
+                    asyncio.run(catch_up(folder, new_iceberg(folder), SinkOptions(type="iceberg", start="beginning")))
+                )
+                seconds["pyiceberg"].append(plain_append(folder, records))
     took = {name: median(each) for name, each in seconds.items()}
     print(f"sinks: a backlog of {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes, {rounds} rounds")
     for name, each in took.items():
@@ -148,6 +193,11 @@ def catching_up(rounds: int) -> None:
               " of jsonl")  # fmt: skip
     else:
         print("  parquet: skipped, because pyarrow is not installed (pip install '.[parquet]')")
+    if HAS_PYICEBERG:
+        pairs = sorted(plain / sink for sink, plain in zip(seconds["iceberg"], seconds["pyiceberg"], strict=True))
+        print(f"  iceberg catching up: {median(pairs):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f}) of pyiceberg's append")
+    else:
+        print("  iceberg: skipped, because pyiceberg is not installed (pip install '.[iceberg]')")
 
 
 def resident(folder: Path) -> float:
