@@ -356,7 +356,7 @@ class Server:
         if own_socket:  # connections in the queue of a passed socket wait for the next daemon
             public.accept_queued()
         public.stop()
-        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.forced)
+        unanswered = await connections.drain(options.shutdown_timeout, stop.forced)
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -15,13 +16,30 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery.sink_consumer import SinkConsumer
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.split_journal import SplitJournal
-from ingestd.storage.state_limit import LETTERS, max_size
 from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
-__all__ = ["StateSizes"]
+__all__ = ["LETTERS", "VISITORS", "StateSizes", "max_size"]
 
+VISITORS, LETTERS = 0.5, 0.25
+"""The shares of profiles by visitors without a link, and of dead letters. What is left is for profiles of users."""
+_OF_CAPACITY = 4
+_LEAST = 16 << 20
+"""A journal may be small because its records go to sinks at once. Profiles need some room nevertheless."""
 _MOST = 30.0  # seconds between two looks at one of many partitions
 _UNCHANGED = 6  # looks, of which one measures a partition without changes
+
+
+def max_size(config: Config, size: StoreSize | None, partitions: int) -> float:
+    """`[store] max_size` in bytes, for one of several partitions: it bounds what callers choose.
+
+    Unless it is set, it is `[journal] max_size`, and at least 16 MiB. Without that, it is a quarter of the disk or
+    memory, or infinity if that is unknown.
+    """
+    if config.store.max_size is not None:
+        return int(config.store.max_size)
+    if config.journal.max_size is not None:
+        return max(int(config.journal.max_size), _LEAST)
+    return size.capacity / _OF_CAPACITY / partitions if size is not None and size.capacity else math.inf
 
 
 class StateSizes:

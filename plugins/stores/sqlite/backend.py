@@ -34,7 +34,10 @@ from .sweep import Sweeper
 from .upgrade import upgrade
 from .writeback import WriteBack
 
-__all__ = ["CACHE_SIZE", "SqliteBackend"]
+__all__ = ["CACHE", "CACHE_SIZE", "SqliteBackend"]
+
+CACHE = 200_000
+"""Entries of state that stay in memory."""
 
 CACHE_SIZE = 32 << 20
 """Default for the bytes of state that stay in memory."""
@@ -53,7 +56,9 @@ class SqliteBackend(Backend):
     journal: SqliteJournal
     contents: SqliteContents
 
-    def __init__(self, path: Path, *, cache: int, cache_size: int = CACHE_SIZE, busy_timeout: float) -> None:
+    def __init__(
+        self, path: Path, *, cache: int = CACHE, cache_size: int = CACHE_SIZE, busy_timeout: float = 1.0
+    ) -> None:
         self.path = path
         self.database = Database(path, cache=cache, cache_size=cache_size, busy_timeout=busy_timeout)
         self.store = SqliteStore(self.database)
