@@ -290,8 +290,8 @@ def test_beyond_the_limit_the_first_and_the_newest_touches_stay(tmp_path: Path) 
     shop = Shop(tmp_path, {"plugins.attribution": 'model = "linear"'})
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
-        phone = [sender.touch("phone", 9 * HOUR - number, "a") for number in range(202)]
-        laptop = [sender.touch("laptop", HOUR - number, "b") for number in range(2)]
+        phone = [sender.touch("phone", 9 * HOUR - number, f"a{number}") for number in range(202)]
+        laptop = [sender.touch("laptop", HOUR - number, f"b{number}") for number in range(2)]
         for visitor in ("phone", "laptop"):
             sender.link(visitor, "ann")
         sender.order("phone", "o-phone")

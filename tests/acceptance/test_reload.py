@@ -420,9 +420,9 @@ def test_the_command_line_overrides_the_file_at_a_reload_too(tmp_path: Path) -> 
     with Daemon(
         shop.config, arguments=("--set", "http.max_body=1kB"), environment={"RUNTIME_DIRECTORY": str(tmp_path)}
     ) as daemon:
-        site.write(http='max_body = "1B"\nmax_header_size = "32B"')
+        site.write(http='max_body = "1B"\nallowed_origins = ["https://shop.example"]')
         assert site.reloaded() == 2
-        assert daemon.post("/track", EVENT, shop.public.id).status == 431
+        assert daemon.post("/track", EVENT, shop.public.id, origin="https://else.example").status == 403
         with Client(daemon.port) as client:
             client.send(post(shop.public.id, event()))
             assert client.reply().status == 200
