@@ -220,7 +220,7 @@ class Server:
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
-                self, generation, parts, read=self._read, adopted=self._set_generation, notifier=self.notifier,
+                self, generation, parts, read=self._read, applied=self._set_generation, notifier=self.notifier,
                 stop=stop, run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")

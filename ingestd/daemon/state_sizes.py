@@ -77,12 +77,12 @@ class StateSizes:
 
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
-        number = len(self._partitions)
-        turns, pause = count(), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
-        await every("state_sizes", lambda: self._look(next(turns)), pause=pause)
+        partitions = len(self._partitions)
+        numbers, pause = count(), seconds_between_looks(TIMING.state_sizes, partitions, _MOST) / partitions
+        await every("state_sizes", lambda: self._measure_next(next(numbers)), pause=pause)
 
-    async def _look(self, turn: int) -> None:
-        around, index = divmod(turn, len(self._partitions))
+    async def _measure_next(self, number: int) -> None:
+        around, index = divmod(number, len(self._partitions))
         version = self._partitions[index].store.version
         # An event without a record makes no new version, and entries expire without one.
         if version is None or version != self._versions[index] or around % _UNCHANGED == 0:
@@ -97,7 +97,7 @@ class StateSizes:
             store.field_bytes = 0 if size is None else size.fields
             self._share_out(index)
 
-    def adopt(self, config: Config) -> None:
+    def apply_options(self, config: Config) -> None:
         """Apply these options at once."""
         self._config = config
         self.share_out()

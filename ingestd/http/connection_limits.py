@@ -57,7 +57,7 @@ class Connections:
         self.buffered = 0
         """Bytes of all unanswered requests, decompressed, and of unread answers."""
         self.count = metrics.refused
-        self.adopt(options)
+        self.apply_options(options)
         self._open: dict[Client, None] = {}
         """All open connections. Connections of one phase and age are in the order in which they began to wait."""
         self._of_origin: Counter[Hashable] = Counter()
@@ -69,7 +69,7 @@ class Connections:
         metrics.connections.set_function(lambda: len(self._open))
         metrics.buffered.set_function(lambda: self.buffered)
 
-    def adopt(self, options: HttpOptions) -> None:
+    def apply_options(self, options: HttpOptions) -> None:
         """Enforce these limits from now on."""
         self._most = options.max_connections
         self._most_of_address = options.max_connections_per_address

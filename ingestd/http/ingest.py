@@ -118,7 +118,7 @@ class Exchange:
         else:
             self._body.hand_over()
             work = self._settings.pipeline.handle(self._request(operation), self._give)
-            self._ingest.tasks.begin(work)
+            self._ingest.tasks.begin_request(work)
 
     def on_connection_close(self) -> None:
         self._answered = True

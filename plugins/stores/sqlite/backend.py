@@ -36,11 +36,8 @@ from .writeback import WriteBack
 
 __all__ = ["CACHE", "CACHE_SIZE", "SqliteBackend"]
 
-CACHE = 200_000
-"""Entries of state that stay in memory."""
-
-CACHE_SIZE = 32 << 20
-"""Default for the bytes of state that stay in memory."""
+CACHE, CACHE_SIZE = 200_000, 32 << 20
+"""The entries of state that stay in memory, and the default for their bytes."""
 
 _log = logging.getLogger("ingestd.sqlite")
 
