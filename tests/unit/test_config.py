@@ -17,7 +17,8 @@ from ingestd.api.options import Duration, Options, Size, read_options
 from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS, Config, find_config, load_config
 from ingestd.config.overrides import apply_overrides
-from ingestd.delivery import SinkOptions
+from ingestd.delivery import SinkOptions, read_sink_options
+from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.plugins.tools.config import to_toml
 
 
@@ -341,3 +342,9 @@ def test_a_former_option_is_refused_with_what_holds_now(path: str, options: type
     assert name not in {field.name for field in msgspec.structs.fields(options)}
     changelog = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
     assert re.search(rf"`([^`\n]* )?{name}`", changelog)
+
+
+def test_a_former_option_of_a_sink_is_named_beside_the_options_of_all_sinks(tmp_path: Path) -> None:
+    config = load(tmp_path, '[sinks.bus]\ntype = "nats"\nstream = "X"\nurl = "nats://h"\nduplicate_window = "1h"')
+    with pytest.raises(ConfigError, match=r"sinks\.bus\.duplicate_window: unknown option; a new stream remembers ids"):
+        read_sink_options("bus", config.sink_tables["bus"], NatsSink, config)
