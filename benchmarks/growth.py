@@ -143,7 +143,7 @@ def measure_start(parent: str | None, sizes: Sequence[int], rounds: int) -> None
 def measure_memory(parent: str | None, events: int, visitors: int) -> None:
     print(f"memory: {events} events of {visitors} visitors")
     # The default cache, to measure the memory of an unchanged configuration.
-    config = SOAK_CONFIG.replace("[plugins.sqlite]\ncache = {cache}\n", "")
+    config = SOAK_CONFIG.replace('[plugins.sqlite]\ncache_size = "{cache}"\n', "")
     with folders(parent, 1) as [folder]:
         (folder / "ingestd.toml").write_text(config)
         key = create_key(folder)

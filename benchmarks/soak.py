@@ -38,7 +38,7 @@ listen = "127.0.0.1:0"
 [store]
 url = "sqlite:ingestd.db"
 [plugins.sqlite]
-cache = {cache}
+cache_size = "{cache}"
 [sinks.archive]
 type = "jsonl"
 path = "archive.jsonl"
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000, help="default 1000000")
     parser.add_argument("--every", type=int, default=100_000, help="events between two measurements (default 100000)")
     parser.add_argument("--warm-up", type=int, default=300_000, help="events until caches are full (default 300000)")
-    parser.add_argument("--cache", type=int, default=50_000, help="[plugins.sqlite] cache (default 50000)")
+    parser.add_argument("--cache", default="8MiB", help="[plugins.sqlite] cache_size (default 8MiB)")
     parser.add_argument("--visitors", type=int, default=300_000, help="default 300000")
     parser.add_argument("--padding", type=int, default=0, help="more bytes for each event, to fill the store sooner")
     parser.add_argument("--bound", type=float, default=16, metavar="MIB", help="growth allowed after that (default 16)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,7 +17,6 @@ from ingestd.api.errors import BadRequest
 from ingestd.api.events import Event
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Options as BaseOptions
-from ingestd.api.options import PositiveSize, Size
 from ingestd.api.privacy import Person, Visitors
 from ingestd.api.store import Field, State, Store, key_digest, kind_of_tenant, state_key, tenant_digest
 from ingestd.support.unusable_ids import UnusableIds
@@ -45,6 +44,7 @@ _IMPORTED = "imported-link"
 """The kind of entries with the links that imports have made. Only these links does a later line of a file replace."""
 
 _Count = Annotated[int, Meta(ge=1)]
+_MOST_TRAITS, _MOST_BYTES = 500, 64 << 10  # of a profile; the bytes of their names and JSON values
 _LONGEST = 512  # bytes of a linked user id in JSON: each event of the visitor carries it, and the cache keeps it
 _Reason = Literal["unsigned", "max_links", "max_visitors", "long_user_id"]
 _REASONS: tuple[_Reason, ...] = ("unsigned", "max_links", "max_visitors", "long_user_id")
@@ -61,13 +61,16 @@ class IdentityPlugin:
         links: Literal["any", "signed"] = "any"
         max_links: _Count = 10
         max_visitors: _Count = 100
-        max_traits: _Count = 500
-        max_traits_size: PositiveSize = Size.parse("64KiB")
+        former: ClassVar[Mapping[str, str]] = {
+            "no_user": "it is ids.unusable now",
+            "max_traits": f"it is always {_MOST_TRAITS} now",
+            "max_traits_size": "it is always 64 KiB now",
+        }
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, most_traits: int = _MOST_TRAITS, most_bytes: int = _MOST_BYTES) -> None:
         self._options = options
         self._unusable_ids = UnusableIds()
-        self._traits = TraitBounds(options.max_traits, int(options.max_traits_size))
+        self._traits = TraitBounds(most_traits, most_bytes)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A lock for each visitor and each user whose link is being made."""
         self._refused: Mapping[_Reason, Callable[[], None]] = dict.fromkeys(_REASONS, lambda: None)

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TENANT", "Answer", "Daemon", "running_daemon"]
+__all__ = ["TENANT", "Daemon", "Reply", "running_daemon"]
 
 TENANT = "shop"
 """The tenant of the events."""
@@ -47,7 +47,7 @@ _STALE = 0.3  # seconds after which the metrics include the newest record
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """An HTTP response. Names of headers are in lower case."""
 
     status: int
@@ -138,7 +138,7 @@ class Daemon:
         assert answer.status == 200, f"answered {answer.status}: {answer.body.decode()}"
         return answer.headers["x-request-id"]
 
-    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
         """Post JSON, or bytes unchanged, with the public key to `/track`, `/identify/public` …"""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         authorized = {"Authorization": f"Bearer {self.key}", **(headers or {})}
@@ -146,19 +146,19 @@ class Daemon:
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Reply:
         """Request any path of the public listener, such as that of an intake. No key is added."""
         return self._request(method, self._port, path, body, headers)
 
     def _request(
         self, method: str, port: int, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Reply:
         self._must_run()
         connection = http.client.HTTPConnection(_HOST, port, timeout=_PATIENCE)
         try:
             connection.request(method, path, body, dict(headers or {}))
             answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         except (OSError, http.client.HTTPException):
             if self._process is not None:  # it closes its connections shortly before it ends
                 with suppress(subprocess.TimeoutExpired):

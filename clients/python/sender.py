@@ -16,7 +16,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from .folder import QueueFolder
-from .transport import Answer, NoAnswer, Transport
+from .transport import NoAnswer, Reply, Transport
 
 __all__ = ["KeyRefused", "OnRefused", "Sender"]
 
@@ -176,14 +176,14 @@ class Sender:
             names.popleft()
         return batch
 
-    def _post(self, body: bytes) -> Answer:
+    def _post(self, body: bytes) -> Reply:
         return self._transport.post(body, {
             "Authorization": f"Bearer {self._key}", "Content-Type": "application/json",
             "x-signature": hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
         })  # fmt: skip
 
     @staticmethod
-    def _is_of_events(answer: Answer) -> bool:
+    def _is_of_events(answer: Reply) -> bool:
         """Whether other events could have another answer: the body is refused, or a firewall has answered."""
         if answer.is_own:
             return answer.status in {400, 413}
@@ -217,7 +217,7 @@ class Sender:
         except Exception:  # noqa: BLE001 - the fault of a caller's function stops no other event
             _log.exception("on_refused has failed")
 
-    def _pause(self, why: str, answer: Answer | None = None) -> float:
+    def _pause(self, why: str, answer: Reply | None = None) -> float:
         """The seconds of the next pause: what ingestd asks for, or else more after each failure."""
         if not self._failures:
             _log.warning("ingestd takes no events (%s); they wait in the queue", why)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Answer", "MakeHttp", "NoAnswer", "Transport"]
+__all__ = ["MakeHttp", "NoAnswer", "Reply", "Transport"]
 
 MakeHttp = Callable[[], Any]
 """Makes an `httpx.Client`."""
@@ -30,7 +30,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     status: int
     retry_after: str = ""
     told: dict[str, Any] = field(default_factory=dict)
@@ -89,13 +89,13 @@ class Transport:
         self._connection = kind(url.hostname, url.port, timeout=timeout)
         self._connection.response_class = partial(_response, timeout)  # type: ignore[assignment]  # it makes one
 
-    def post(self, body: bytes, headers: dict[str, str]) -> Answer:
+    def post(self, body: bytes, headers: dict[str, str]) -> Reply:
         """NoAnswer: there is none, or not within the timeout."""
         status, retry_after, content = self._exchange(body, headers)
         told: object = None
         with suppress(ValueError, RecursionError):
             told = json.loads(content)
-        return Answer(status, retry_after, told if isinstance(told, dict) else {})
+        return Reply(status, retry_after, told if isinstance(told, dict) else {})
 
     def _exchange(self, body: bytes, headers: dict[str, str]) -> tuple[int, str, bytes]:
         if self._http is not None:

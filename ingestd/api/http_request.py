@@ -17,7 +17,7 @@ from tornado.netutil import Resolver
 from tornado.simple_httpclient import SimpleAsyncHTTPClient, _HTTPConnection
 from tornado.tcpclient import TCPClient
 
-__all__ = ["Answer", "ask"]
+__all__ = ["Reply", "ask"]
 
 _MOST_TEXT = 4096
 _TEXT_PATIENCE = 5.0  # seconds to wait for the text of an answer, after its headers have come
@@ -29,7 +29,7 @@ def _no_success(status: int) -> bool:
 
 async def ask(
     request: HTTPRequest, *, most_text: int = _MOST_TEXT, reads_text: Callable[[int], bool] = _no_success
-) -> Answer:
+) -> Reply:
     """The answer to a request, or the reason why there is none (`failure`). Any error or cancellation ends it.
 
     The text of the answer is read only for a status with `reads_text`, only its first `most_text` bytes, and only for
@@ -37,7 +37,7 @@ async def ask(
     """
     client = _Client(force_instance=True)
     client.tcp_client = connection = _Connection(client.resolver)
-    client.answer = answer = Answer(connection, most_text, reads_text)
+    client.answer = answer = Reply(connection, most_text, reads_text)
     request.header_callback, request.streaming_callback = answer.on_header_line, answer.on_data
     fetching = client.fetch(request, raise_error=False)
     fetching.add_done_callback(_look_away)
@@ -50,7 +50,7 @@ async def ask(
     return answer
 
 
-class Answer:
+class Reply:
     """The received part of an answer. `enough` is done when the sink needs no more of it."""
 
     def __init__(self, connection: _Connection, most_text: int, reads_text: Callable[[int], bool]) -> None:
@@ -96,7 +96,7 @@ class Answer:
 
 
 class _Client(SimpleAsyncHTTPClient):
-    answer: Answer
+    answer: Reply
 
     def _connection_class(self) -> type:
         return _Exchange

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta
 
@@ -45,13 +45,11 @@ class HttpOptions(Options):
     server: Literal["fast", "tornado"] = "fast"
     max_body: PositiveSize = Size.parse("1MiB")
     max_batch_body: PositiveSize = Size.parse("4MiB")
-    max_headers: _Count = 100
     max_header_size: PositiveSize = Size.parse("16KiB")
     max_connections: _Count = 4096
     max_connections_per_address: _Count = 1024
     max_buffered: PositiveSize = Size.parse("24MiB")
     max_waiting: _Count = 10_000
-    header_timeout: PositiveDuration = Duration.parse("10s")
     body_timeout: PositiveDuration = Duration.parse("30s")
     idle_timeout: PositiveDuration = Duration.parse("75s")
     trusted_proxies: tuple[Network, ...] = ()
@@ -60,7 +58,11 @@ class HttpOptions(Options):
     allowed_headers: tuple[str, ...] = ()
     client: bool = True
     shutdown_timeout: Duration = Duration.parse("10s")
-    shutdown_grace: Duration = Duration.parse("1s")
+    former: ClassVar[Mapping[str, str]] = {
+        "max_headers": "it is always 100 now",
+        "header_timeout": "it is always 10 seconds now",
+        "shutdown_grace": "it is always a second now",
+    }
 
 
 class StoreUrl(Url):
@@ -180,9 +182,6 @@ SECTIONS: Mapping[str, type[Options]] = {
 }
 
 
-_RENAMED = {"plugins.identity.no_user": "ids.unusable"}
-
-
 def find_config(path: str | None) -> Path:
     """The path of the configuration file.
 
@@ -238,10 +237,6 @@ def parse_config(
             raise ConfigError(f"{place(name)}: expected a section [{name}]")
     plugins = dict(tables.get("plugins", {}))
     plugin_tables = {name: plugins.pop(name) for name, value in list(plugins.items()) if isinstance(value, dict)}
-    for path, new in _RENAMED.items():
-        _, plugin, option = path.split(".")
-        if option in plugin_tables.get(plugin, {}):
-            raise ConfigError(f"{place(path)}: unknown option; it is {new} now")
     sinks = tables.get("sinks", {})
     for name, table in sinks.items():
         if not isinstance(table, dict):

@@ -1,4 +1,4 @@
-"""The reload on SIGHUP: the daemon reads and checks the whole configuration, then adopts all of it or nothing."""
+"""The reload on SIGHUP: the daemon reads and checks the whole configuration, then applies all of it or nothing."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class Parts(NamedTuple):
         config = after.config
         configure_logs(config.logs)
         raise_file_limit(files_needed(config.http.max_connections))
-        self.backpressure.room.adopt(config.http.max_waiting, int(config.http.max_buffered))
-        self.retentions.adopt(config.journal)
-        self.sizes.adopt(config)
-        self.connections.adopt(config.http)
-        self.public.adopt(config.http)
-        self.hosts.adopt(config.ops)
+        self.backpressure.room.apply_options(config.http.max_waiting, int(config.http.max_buffered))
+        self.retentions.apply_options(config.journal)
+        self.sizes.apply_options(config)
+        self.connections.apply_options(config.http)
+        self.public.apply_options(config.http)
+        self.hosts.apply_options(config.ops)
         for part in self.operators:
-            part.adopt(config, after.validator)
-        self.ingest.access.adopt(config.logs)
+            part.apply_options(config, after.validator)
+        self.ingest.access.apply_options(config.logs)
         self.ingest.settings = RequestSettings(self.make_pipeline(after), config.http, after.plugins.intakes)
         self.metrics.generation.set(after.number)
         self.clocks.confirm()
@@ -92,7 +92,7 @@ class Parts(NamedTuple):
 
 
 class Reload:
-    """Reloads on request. `read` reads the configuration. `adopted` gets each generation that comes into force."""
+    """Reloads on request. `read` reads the configuration. `applied` gets each generation that comes into force."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Reload:
         parts: Parts,
         *,
         read: Callable[[], Config],
-        adopted: Callable[[Generation], None],
+        applied: Callable[[Generation], None],
         notifier: Notifier,
         stop: Shutdown,
         run_file: RunFile,
@@ -111,7 +111,7 @@ class Reload:
         self._generation = generation
         self._parts = parts
         self._read = read
-        self._adopted = adopted
+        self._applied = applied
         self._notifier = notifier
         self._stop = stop
         self._run_file = run_file
@@ -136,7 +136,7 @@ class Reload:
             self._refused(error)
             return
         self._generation = after
-        self._adopted(after)
+        self._applied(after)
         self._parts.put_into_force(after)
         await self._parts.exchange_sinks(before, after, coming)
         changes = ", ".join(differences(before, after)) or "nothing has changed"

@@ -1,8 +1,8 @@
 """The run file of a daemon: `ingestd.json`, with its process, its configuration and the outcome of its reloads.
 
-The file is in the run directory of the daemon. systemd sets `RUNTIME_DIRECTORY` for `RuntimeDirectory=`. A daemon
-without that variable makes a directory below /run/ingestd, or below /tmp/ingestd-UID if it may not write to /run. A
-daemon serves even if its run directory fails.
+The file is in the run directory of the daemon. systemd sets `RUNTIME_DIRECTORY` for `RuntimeDirectory=`; there
+`ExecReload=` needs the file for the outcome, because systemd 252 has no notify-reload. A daemon without that variable
+makes a directory below /run/ingestd, or below /tmp/ingestd-UID. A daemon serves even if its run directory fails.
 
 The daemon holds a lock on `ingestd.lock` beside the file, and the kernel names the process with the lock. So the file
 of a killed daemon never counts as a running daemon, even if another process has the same number. The kernel also

@@ -220,7 +220,7 @@ class Server:
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
             )  # fmt: skip
             reloading = Reload(
-                self, generation, parts, read=self._read, adopted=self._set_generation, notifier=self.notifier,
+                self, generation, parts, read=self._read, applied=self._set_generation, notifier=self.notifier,
                 stop=stop, run_file=run_file, run_state=self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
@@ -356,7 +356,7 @@ class Server:
         if own_socket:  # connections in the queue of a passed socket wait for the next daemon
             public.accept_queued()
         public.stop()
-        unanswered = await connections.drain(options.shutdown_grace, options.shutdown_timeout, stop.forced)
+        unanswered = await connections.drain(options.shutdown_timeout, stop.forced)
         if unanswered:
             log.warning("shutting down: %d requests were cut off unanswered", unanswered)
         await public.close_all_connections()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -15,13 +16,30 @@ from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery.sink_consumer import SinkConsumer
 from ingestd.storage.retentions import Retentions
 from ingestd.storage.split_journal import SplitJournal
-from ingestd.storage.state_limit import LETTERS, max_size
 from ingestd.support.periodic import TIMING, every, seconds_between_looks
 
-__all__ = ["StateSizes"]
+__all__ = ["LETTERS", "VISITORS", "StateSizes", "max_size"]
 
+VISITORS, LETTERS = 0.5, 0.25
+"""The shares of profiles by visitors without a link, and of dead letters. What is left is for profiles of users."""
+_OF_CAPACITY = 4
+_LEAST = 16 << 20
+"""A journal may be small because its records go to sinks at once. Profiles need some room nevertheless."""
 _MOST = 30.0  # seconds between two looks at one of many partitions
 _UNCHANGED = 6  # looks, of which one measures a partition without changes
+
+
+def max_size(config: Config, size: StoreSize | None, partitions: int) -> float:
+    """`[store] max_size` in bytes, for one of several partitions: it bounds what callers choose.
+
+    Unless it is set, it is `[journal] max_size`, and at least 16 MiB. Without that, it is a quarter of the disk or
+    memory, or infinity if that is unknown.
+    """
+    if config.store.max_size is not None:
+        return int(config.store.max_size)
+    if config.journal.max_size is not None:
+        return max(int(config.journal.max_size), _LEAST)
+    return size.capacity / _OF_CAPACITY / partitions if size is not None and size.capacity else math.inf
 
 
 class StateSizes:
@@ -59,12 +77,12 @@ class StateSizes:
 
     async def run(self) -> None:
         """Look again and again while the daemon runs."""
-        number = len(self._partitions)
-        turns, pause = count(), seconds_between_looks(TIMING.state_sizes, number, _MOST) / number
-        await every("state_sizes", lambda: self._look(next(turns)), pause=pause)
+        partitions = len(self._partitions)
+        numbers, pause = count(), seconds_between_looks(TIMING.state_sizes, partitions, _MOST) / partitions
+        await every("state_sizes", lambda: self._measure_next(next(numbers)), pause=pause)
 
-    async def _look(self, turn: int) -> None:
-        around, index = divmod(turn, len(self._partitions))
+    async def _measure_next(self, number: int) -> None:
+        around, index = divmod(number, len(self._partitions))
         version = self._partitions[index].store.version
         # An event without a record makes no new version, and entries expire without one.
         if version is None or version != self._versions[index] or around % _UNCHANGED == 0:
@@ -79,7 +97,7 @@ class StateSizes:
             store.field_bytes = 0 if size is None else size.fields
             self._share_out(index)
 
-    def adopt(self, config: Config) -> None:
+    def apply_options(self, config: Config) -> None:
         """Apply these options at once."""
         self._config = config
         self.share_out()

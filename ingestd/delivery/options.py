@@ -79,11 +79,11 @@ def read_sink_options(
         clash = ", ".join(sorted(common & own))
         raise ConfigError(f"{config.place(path)}: {sink_class.__name__} defines {clash}, which every sink has")
     # Both sets are read at once first, so that the error of a misspelt name has the nearest of all names.
-    both: Any = msgspec.defstruct("SinkOptions", [(each, Any, None) for each in (*common, *own)], bases=(Options,))
+    fields, former = [(each, Any, None) for each in (*common, *own)], {"former": sink_class.Options.former}
+    both: Any = msgspec.defstruct("SinkOptions", fields, bases=(Options,), namespace=former)
     config.read(both, table, path)
 
     def part(type_: type[Options], known: set[str]) -> Any:
-        chosen = {each: value for each, value in table.items() if each in known}
-        return config.read(type_, chosen, path)
+        return config.read(type_, {each: value for each, value in table.items() if each in known}, path)
 
     return part(SinkOptions, common), part(sink_class.Options, own)

@@ -28,12 +28,12 @@ class AccessLog:
     """
 
     def __init__(self, options: LogsOptions) -> None:
-        self.adopt(options)
+        self.apply_options(options)
         self._lines: Counter[int] = Counter()
         self._left_out: Counter[int] = Counter()
         self._second: asyncio.TimerHandle | None = None
 
-    def adopt(self, options: LogsOptions) -> None:
+    def apply_options(self, options: LogsOptions) -> None:
         self._errors = options.access_errors
         self._sample = options.access_sample
         self.samples = options.access_sample > 0

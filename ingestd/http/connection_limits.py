@@ -57,7 +57,7 @@ class Connections:
         self.buffered = 0
         """Bytes of all unanswered requests, decompressed, and of unread answers."""
         self.count = metrics.refused
-        self.adopt(options)
+        self.apply_options(options)
         self._open: dict[Client, None] = {}
         """All open connections. Connections of one phase and age are in the order in which they began to wait."""
         self._of_origin: Counter[Hashable] = Counter()
@@ -69,7 +69,7 @@ class Connections:
         metrics.connections.set_function(lambda: len(self._open))
         metrics.buffered.set_function(lambda: self.buffered)
 
-    def adopt(self, options: HttpOptions) -> None:
+    def apply_options(self, options: HttpOptions) -> None:
         """Enforce these limits from now on."""
         self._most = options.max_connections
         self._most_of_address = options.max_connections_per_address
@@ -79,9 +79,9 @@ class Connections:
         self._limits = {
             "request": float(options.idle_timeout),
             "answered": float(options.idle_timeout),
-            "headers": float(options.header_timeout),
+            "headers": TIMING.http_head,
             "body": float(options.body_timeout),
-            "end": float(options.header_timeout),
+            "end": TIMING.http_head,
         }
 
     # Reports of a connection
@@ -237,10 +237,10 @@ class Connections:
             else:
                 client.close()
 
-    async def drain(self, grace: float, patience: float, forced: asyncio.Event) -> int:
-        """Wait at most `patience` seconds until all connections are closed. Returns how many requests are unanswered.
+    async def drain(self, longest: float, forced: asyncio.Event) -> int:
+        """Wait at most `longest` seconds until all connections are closed. Returns how many requests are unanswered.
 
-        From now on each answer must end its connection, and the server must accept no more. After `grace` seconds
+        From now on each answer must end its connection, and the server must accept no more. After a second
         connections that wait for a request are closed; before that their clients may be sending one. Once `forced` is
         set, this waits only for complete requests, and for at most one second more.
         """
@@ -248,12 +248,12 @@ class Connections:
         while True:
             now = asyncio.get_running_loop().time()
             self.look(now)
-            if now - began >= grace:
+            if now - began >= TIMING.shutdown_grace:
                 self._close_quiet()
             if forced.is_set():
-                patience = min(patience, now - began + _FORCED)
+                longest = min(longest, now - began + _FORCED)
             waited = self._in("answer") if forced.is_set() else self._open or self._lingering
-            if not waited or now - began >= patience:
+            if not waited or now - began >= longest:
                 return len(self._in("headers", "body", "answer"))
             await asyncio.sleep(_DRAIN_TICK)
 

@@ -33,7 +33,7 @@ log = logging.getLogger("ingestd.http")
 
 _LONGEST_LENGTH = 200  # characters of a Content-Length, which may repeat one number
 _READ_BEYOND = 1 << 20  # bytes
-_USUAL_LINES = 32  # header lines
+_USUAL_LINES, _MOST_LINES = 32, 100  # header lines
 _USUAL_HEAD = 2048  # bytes of headers
 
 
@@ -89,8 +89,8 @@ class Exchange:
         )
         self._ingest.active.add(self)
         self._client.exchange = self
-        if _line_count(headers) > self._settings.max_headers:
-            refused = HeadersTooLarge(f"There are more than {self._settings.max_headers} header lines.")
+        if _line_count(headers) > _MOST_LINES:
+            refused = HeadersTooLarge(f"There are more than {_MOST_LINES} header lines.")
             self._client.refuse(refused, Refusal.HEADERS_TOO_LARGE)
         if length.isascii() and length.isdigit() and int(length[:20]) > self._limit + _READ_BEYOND:
             self._cut_off()
@@ -118,7 +118,7 @@ class Exchange:
         else:
             self._body.hand_over()
             work = self._settings.pipeline.handle(self._request(operation), self._give)
-            self._ingest.tasks.begin(work)
+            self._ingest.tasks.begin_request(work)
 
     def on_connection_close(self) -> None:
         self._answered = True

@@ -50,7 +50,7 @@ class Lingering:
             return
         self._finished.append(finished)
         if self._timer is None:
-            self._timer = loop.call_later(_TICK, self._look)
+            self._timer = loop.call_later(_TICK, self._discard_all)
 
     def close(self) -> None:
         """Close all connections."""
@@ -61,7 +61,7 @@ class Lingering:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _discard_all(self) -> None:
         """Discard what has arrived, and close connections whose time or bytes are over."""
         loop = asyncio.get_running_loop()
         now, room = loop.time(), _MOST_OF_LOOK
@@ -74,7 +74,7 @@ class Lingering:
                 finished.socket.close()
             else:
                 self._finished.append(finished)
-        self._timer = loop.call_later(_TICK, self._look) if self._finished else None
+        self._timer = loop.call_later(_TICK, self._discard_all) if self._finished else None
 
 
 class _Finished:

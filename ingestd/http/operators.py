@@ -47,7 +47,7 @@ class OperatorsPart:
     def show(self, shown: Shown) -> None:
         """Called at the start and after each reload."""
 
-    def adopt(self, config: Config, validator: Validator) -> None:
+    def apply_options(self, config: Config, validator: Validator) -> None:
         """A reload has put these into force."""
 
     def forget(self) -> None:
@@ -67,7 +67,7 @@ class Operators:
 
     parts: list[OperatorsPart]
     config: Config
-    """The one at the start, like `validator`. `OperatorsPart.adopt` gets later ones."""
+    """The one at the start, like `validator`. `OperatorsPart.apply_options` gets later ones."""
     validator: Validator
     config_path: str
     events_at: Callable[[], Address]

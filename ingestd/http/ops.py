@@ -39,9 +39,9 @@ class OwnHosts:
 
     def __init__(self, options: OpsOptions) -> None:
         self._silent_until = float("-inf")
-        self.adopt(options)
+        self.apply_options(options)
 
-    def adopt(self, options: OpsOptions) -> None:
+    def apply_options(self, options: OpsOptions) -> None:
         """Answer to the hosts of these options from now on."""
         self._any = "*" in options.allowed_hosts
         own = {"localhost", ascii_domain(options.listen.host).removesuffix(".")}

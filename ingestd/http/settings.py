@@ -62,7 +62,6 @@ class RequestSettings:
         """The head of a 200, with gaps for request id and Content-Length. Empty if it depends on the origin."""
         self.max_body = int(options.max_body)
         self.max_batch_body = int(options.max_batch_body)
-        self.max_headers = options.max_headers
 
 
 def _plain_head(cors: Cors) -> bytes:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 
 from ingestd.api.events import Event
-from ingestd.scheduling.coroutines import EarlyTask, Work, begin
+from ingestd.scheduling.coroutines import EarlyTask, Work, run_until_wait
 from ingestd.scheduling.demand import Steps
 
 __all__ = ["EventOrder", "ordering_keys"]
@@ -50,7 +50,7 @@ class EventOrder:
     async def run(self) -> None:
         """Handle the events one after the other until one waits, then the others in tasks."""
         for event in self._rest:
-            if event is not None and (rest := begin(self._work(event))) is not None:
+            if event is not None and (rest := run_until_wait(self._work(event))) is not None:
                 waiting = self._wait(event, rest)
                 del event
                 try:
@@ -68,7 +68,7 @@ class EventOrder:
         """Begin the remaining events, as many as possible in this turn: one trip loads what they all lack."""
         early = EarlyTask()
         for event in self._rest:
-            if event is not None and (rest := early.begin(self._work(event))) is not None:
+            if event is not None and (rest := early.run_until_wait(self._work(event))) is not None:
                 early.end(self._wait(event, rest))
                 self._tasks.append(early.task)
                 early = EarlyTask()

@@ -94,7 +94,7 @@ class Pipeline:
         body = request.body
         size, parsing = len(body), backpressure.parsing
         if not parsing.begin_at_once(size):
-            await parsing.begin(size)
+            await parsing.begin_turn(size)
         try:
             event = events.read(body, request.id)
             del body  # with the request's reference its memory is free, however long the event waits

@@ -170,7 +170,7 @@ class Processing:
         if len(self._attempts) > 1:
             self._attempts.sort(key=attrgetter("index"))
         if self._size > _LARGE:
-            await self._processor.backpressure.large_records.begin(self._size)
+            await self._processor.backpressure.large_records.begin_turn(self._size)
         await self._processor.journal.append(self._attempts, self._committed)
 
     def _committed(self, errors: Sequence[Exception | None]) -> None:

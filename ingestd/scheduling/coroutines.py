@@ -11,7 +11,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
-__all__ = ["EarlyTask", "RequestTasks", "Work", "begin"]
+__all__ = ["EarlyTask", "RequestTasks", "Work", "run_until_wait"]
 
 Work = Coroutine[Any, Any, None]
 
@@ -40,7 +40,7 @@ def _rest(work: Work, awaited: object, context: Context | None = None) -> Genera
         return
 
 
-def begin(work: Work, context: Context | None = None) -> Awaitable[None] | None:
+def run_until_wait(work: Work, context: Context | None = None) -> Awaitable[None] | None:
     """Run a coroutine until it ends or waits. If it waits, return the rest, which the present task must await."""
     try:
         awaited = work.send(None) if context is None else context.run(work.send, None)
@@ -60,7 +60,7 @@ class EarlyTask:
         self._rest: Awaitable[None] | None = None
         self.task = asyncio.create_task(self._run(), context=self._context)
 
-    def begin(self, work: Work) -> Awaitable[None] | None:
+    def run_until_wait(self, work: Work) -> Awaitable[None] | None:
         """Run the coroutine until it ends or waits. If it waits, return the rest, which this task must `end`."""
         loop, present = asyncio.get_running_loop(), asyncio.current_task()
         assert present is not None
@@ -99,7 +99,7 @@ class RequestTasks:
         self._apart: set[asyncio.Task[None]] = set()
         """The tasks of single requests. (The event loop has no strong reference to them.)"""
 
-    def begin(self, work: Work) -> None:
+    def begin_request(self, work: Work) -> None:
         """Run this coroutine from the next turn of the event loop on."""
         if self._apart:
             _start(self._handle(work))
@@ -111,7 +111,7 @@ class RequestTasks:
     async def _handle_all(self) -> None:
         try:
             while self._coming:
-                rest = begin(*self._coming.popleft())
+                rest = run_until_wait(*self._coming.popleft())
                 if rest is not None:
                     self._set_apart()
                     await self._handle(rest)

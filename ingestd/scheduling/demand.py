@@ -56,7 +56,7 @@ class Demand:
 
     def want(self, change: int) -> None:
         """Note so many more events of batches that are in progress or wait for their turn."""
-        self._look()
+        self._note_pressure()
         self._wanted += change
         self._note_calm()
 
@@ -65,7 +65,7 @@ class Demand:
 
     def most_of_batches(self) -> int:
         """The most events of batches that may be in progress now."""
-        self._look()
+        self._note_pressure()
         if self.is_beside_singles():
             return _BESIDE_SINGLES
         return _IN_A_FLOOD if self._flood else _IN_HAND
@@ -97,7 +97,7 @@ class Demand:
                 async with asyncio.timeout(_LONGEST_REST):
                     await self._calm.wait()
 
-    def _look(self) -> None:
+    def _note_pressure(self) -> None:
         """Update for how long batches have wanted more events than `_IN_A_FLOOD`."""
         now = self.clock()
         passed, self._looked = now - self._looked, now

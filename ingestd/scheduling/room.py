@@ -63,7 +63,7 @@ class Turns:
         """The turns with waiting work. The first one has waited longest since it last began any."""
 
     def begin_at_once(self, size: int) -> bool:
-        """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin`."""
+        """Begin a turn if it is possible now. Returns whether it has begun; if not, await `begin_turn`."""
         first = self._first  # not by other methods, because each event does this
         if self._line or (self.in_hand and first._total + size > first._most()):
             return False
@@ -71,7 +71,7 @@ class Turns:
         first._total += size
         return True
 
-    async def begin(self, size: int, sender: Sender = (None, None)) -> None:
+    async def begin_turn(self, size: int, sender: Sender = (None, None)) -> None:
         """Wait for a turn, which the caller must `end`."""
         if self.begin_at_once(size):
             return
@@ -143,7 +143,7 @@ class Room:
     """
 
     def __init__(self, most: int, most_buffered: int) -> None:
-        self.adopt(most, most_buffered)
+        self.apply_options(most, most_buffered)
         self.partitions = 0
         self.singles = 0
         """Single events in progress."""
@@ -154,7 +154,7 @@ class Room:
         self._bytes: Counter[Hashable] = Counter()
         """Bytes of batches and large events, for each part of the room."""
 
-    def adopt(self, most: int, most_buffered: int) -> None:
+    def apply_options(self, most: int, most_buffered: int) -> None:
         """Set the most single events, and the most bytes of unanswered requests."""
         self.most = most
         self.most_signed = most + most // 4 + 1
@@ -320,7 +320,7 @@ class Backpressure:
         Many batches at once would not end sooner. Each is thousands of objects: together they would push each other out
         of the processor's cache, and the garbage collector would scan them again and again.
         """
-        await self._batches.begin(weight, sender)
+        await self._batches.begin_turn(weight, sender)
         try:
             yield
         finally:
@@ -331,5 +331,5 @@ class Backpressure:
 
         Beside single events there is one piece at a time.
         """
-        await self._pieces.begin(1, sender)
+        await self._pieces.begin_turn(1, sender)
         return Steps(self.demand, partial(self._pieces.end, 1))

@@ -16,7 +16,7 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
-from ingestd.api.store import State, Store, state_key, use_namespaces
+from ingestd.api.store import State, Store, StoredValue, use_namespaces
 
 __all__ = [
     "MAP_KEY",
@@ -30,8 +30,6 @@ __all__ = [
     "read_map",
     "unfinished",
 ]
-
-MAP_KEY = state_key("tenant-placements", "", "")
 
 
 @lru_cache(maxsize=4096)  # of 200 bytes each; many requests come from few tenants
@@ -78,16 +76,15 @@ class PlacementMap(msgspec.Struct, frozen=True):
     tenants: dict[str, Placed] = {}
 
 
-_decode = msgspec.json.Decoder(PlacementMap).decode
-_encode = msgspec.json.Encoder().encode
+_MAP = StoredValue("tenant-placements", PlacementMap)
+MAP_KEY = _MAP.key()
 
 
 async def read_map(state: State, partitions: int) -> PlacementMap:
     """The map of a store with so many partitions. `state` is of the first one. Raises `Unavailable`."""
-    found = await state.get(MAP_KEY)
-    if found is None:
+    known = await _MAP.load(state)
+    if known is None:
         return PlacementMap(partitions)
-    known = _decode(found)
     if known.partitions == partitions:
         return known
     tenants = {
@@ -112,7 +109,7 @@ def unfinished(placements: PlacementMap, names: Sequence[str]) -> str | None:
 
 async def put_map(state: State, placements: PlacementMap) -> None:
     """Write the map in a transaction that has read it."""
-    await state.put(MAP_KEY, _encode(placements).decode())
+    await _MAP.save(state, placements)
 
 
 class Placements:

@@ -99,7 +99,7 @@ class Retention:
         """The name of each consumer, and the number of records that were removed before it read them."""
         return ((status.name, status.lost) for status in self._consumers.statuses)
 
-    def adopt(self, options: JournalOptions) -> None:
+    def apply_options(self, options: JournalOptions) -> None:
         """Apply these options from the next step on."""
         self._options = options
 
@@ -118,7 +118,7 @@ class Retention:
         if self._is_waiting:
             self._is_waiting, self.problem = False, None
             self._refuse(None)
-        self._judge(await self._look())
+        self._judge(await self._measure())
 
     def begin_later(self) -> None:
         """Refuse events until `run` has measured the journal, whose partition is out of reach."""
@@ -149,16 +149,16 @@ class Retention:
 
     async def step(self) -> int:
         """Remove some of the oldest records, if they may be removed. Return their number. Raises `Unavailable`."""
-        extent = await self._look()
+        extent = await self._measure()
         removed = await self._remove_some(extent)
         if removed:
             self._looked_at = None
-            extent = await self._look()
+            extent = await self._measure()
         self._judge(extent)
         self._tell_losses()
         return removed
 
-    async def _look(self) -> JournalStats:
+    async def _measure(self) -> JournalStats:
         version = self._consumers.store_version
         if version is not None and version == self._looked_at:
             return self._extent

@@ -91,10 +91,10 @@ class Retentions:
                 lost[name] = lost.get(name, 0) + count
         return lost.items()
 
-    def adopt(self, options: JournalOptions) -> None:
+    def apply_options(self, options: JournalOptions) -> None:
         """Apply these options from the next step on."""
         for part in self._parts:
-            part.adopt(options)
+            part.apply_options(options)
 
     async def start(self) -> None:
         """Measure the journals for the first time. Raises `Unavailable` if all partitions are out of reach.

@@ -85,12 +85,12 @@ class LossRecovery:
             self._rested, version = 0.0, store.version
             if version is not None and (version, losses, None) == (self._asked_at, self._seen, store.loss):
                 return None
-            if not await self._look(is_new=losses != self._seen):
+            if not await self._handle_loss(is_new=losses != self._seen):
                 return _AGAIN
             self._seen, self._asked_at = losses, version
         return None
 
-    async def _look(self, *, is_new: bool) -> bool:
+    async def _handle_loss(self, *, is_new: bool) -> bool:
         """Handle a new or standing loss. Return False if that failed and must be tried again."""
         try:
             await self._store.look_for_loss()

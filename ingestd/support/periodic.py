@@ -45,6 +45,7 @@ class Timing:
     systemd: float = 5.0  # updates the service's status; feeds the watchdog three times in its period
 
     # Further times
+    http_head: float = 10.0  # in which the headers of a request must arrive
     next_action: float = 0.8  # until a sink is asked for its next action; with many partitions up to 5 s
     plugin_shutdown: float = 10.0  # that the `shutdown` of a plugin may take
     plugin_startup: float = 120.0  # that the `startup` of a plugin may take
@@ -55,6 +56,7 @@ class Timing:
     redis_report: float = 10.0  # of silence in which a daemon counts as running
     redis_report_shared: float = 6.0  # the same in a cluster; in partitions with rare beats up to 15 s
     redis_slot_repair: float = 60.0  # of waiting for the rest of a slot before a loss is reported
+    shutdown_grace: float = 1.0  # that a stop keeps quiet connections open, so that a request on its way is answered
     sink_commands: float = 0.4  # between two looks for commands of operators
     viewer_lingers: float = 10.0  # that live events are kept for a browser that connects again
     wait_told: float = 2.0  # of waiting after which a start or a stop tells of it, and every 10 s again

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from msgspec import Meta, field
+from msgspec import field
 
 from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AttributionPlugin"]
 
-_Count = Annotated[int, Meta(ge=2)]
+_MOST_TOUCHES, _MOST_VISITORS = 200, 100  # of a visitor; of a user
 
 _ORDERS = ("attributed", "direct", "repeated", "conflict", "untrusted", "too_many")
 _REVERSALS = (
@@ -72,8 +72,6 @@ class AttributionPlugin:
         half_life: PositiveDuration = Duration.parse("7d")
         late: Duration = Duration.parse("7d")
         orders: Literal["any", "signed"] = "any"
-        max_touches: _Count = 200
-        max_visitors: _Count = 100
         order_memory: PositiveDuration = Duration.parse("400d")
         referrers: Referrers = "fallback"
         exclude_sources: tuple[str, ...] = ()
@@ -83,8 +81,13 @@ class AttributionPlugin:
         own_domains: tuple[str, ...] = ()
         click_ids: dict[str, ClickSource] = field(default_factory=dict)
         channels: tuple[ChannelRule, ...] = ()
+        former: ClassVar[Mapping[str, str]] = {
+            "max_touches": f"it is always {_MOST_TOUCHES} now", "max_visitors": f"it is always {_MOST_VISITORS} now"
+        }  # fmt: skip
 
-    def __init__(self, options: Options) -> None:
+    def __init__(
+        self, options: Options, *, most_touches: int = _MOST_TOUCHES, most_visitors: int = _MOST_VISITORS
+    ) -> None:
         exclusions = Exclusions(options.exclude_sources, options.exclude_mediums, options.exclude_domains)
         sources = SourceRules(
             click_ids=options.click_ids, own_domains=options.own_domains, exclude_domains=options.exclude_domains
@@ -95,8 +98,8 @@ class AttributionPlugin:
             limits=Limits(
                 window=options.window.milliseconds,
                 late=options.late.milliseconds,
-                max_touches=options.max_touches,
-                max_visitors=options.max_visitors,
+                max_touches=most_touches,
+                max_visitors=most_visitors,
                 referrers=options.referrers,
             ),
             order_memory=options.order_memory.milliseconds,

@@ -51,8 +51,8 @@ class Console(OperatorsPart):
         self._overview.show(shown)
         self._dead_letters.show(shown)
 
-    def adopt(self, config: Config, validator: Validator) -> None:
-        self._live.adopt(disclosure_of(config, validator))
+    def apply_options(self, config: Config, validator: Validator) -> None:
+        self._live.apply_disclosure(disclosure_of(config, validator))
 
     def forget(self) -> None:
         self._live.forget()

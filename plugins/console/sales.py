@@ -10,11 +10,12 @@ import msgspec
 
 from ingestd.api.errors import NotFound
 from ingestd.scheduling.demand import Demand
+from ingestd.support.pace import Pace
 
 from .disclosure import Disclosure, Names, shortened
 from .journeys import SearchQueue
 
-__all__ = ["Pace", "Sales"]
+__all__ = ["Sales"]
 
 _AGE = 60.0  # seconds for which an answer is reused
 _MOST_ANSWERS = 8
@@ -35,7 +36,7 @@ class _Maker(Protocol):
     async def latest_orders(self, count: int, pause: Pause) -> list[dict[str, Any]]: ...
 
 
-class _Answer(NamedTuple):
+class _MadeSales(NamedTuple):
     at: float
     body: bytes
     csv: bytes
@@ -63,7 +64,7 @@ class Sales:
         self._disclosure = disclosure
         self._clock = clock
         self._reports, self._lists = SearchQueue(), SearchQueue()
-        self._made: dict[tuple[str, ...], _Answer] = {}
+        self._made: dict[tuple[str, ...], _MadeSales] = {}
 
     async def render(self, given: Mapping[str, str]) -> bytes:
         """The sales of a period as JSON. Raises `BadRequest`, `NotFound`, `Unavailable`."""
@@ -83,7 +84,7 @@ class Sales:
             ]
         else:
             async with self._lists.wait():
-                latest = await self._maker().latest_orders(_LATEST, Pace(self._demands).give_way)
+                latest = await self._maker().latest_orders(_LATEST, _SalesPace(self._demands).give_way)
             orders = [(order, 1.0) for order in latest]
         names = Names([], self._disclosure())
         body = {
@@ -103,7 +104,7 @@ class Sales:
             raise NotFound("The plugin attribution is off, so there are no sales.")
         return maker
 
-    async def _answer(self, given: Mapping[str, str]) -> _Answer:
+    async def _answer(self, given: Mapping[str, str]) -> _MadeSales:
         maker, key = self._maker(), tuple(given.get(name, "") for name in _PARAMETERS)
         known = self._fresh(key)
         if known is None:
@@ -116,18 +117,18 @@ class Sales:
                         self._made = self._kept() | {key: known}
         return known
 
-    async def _make(self, maker: _Maker, given: Mapping[str, str]) -> _Answer:
+    async def _make(self, maker: _Maker, given: Mapping[str, str]) -> _MadeSales:
         at = self._clock()
-        made = await maker.make_sales(given, Pace(self._demands).give_way)
+        made = await maker.make_sales(given, _SalesPace(self._demands).give_way)
         csv, orders = made.pop("csv").encode(), made.pop("orders")
-        return _Answer(at, msgspec.json.encode(made), csv, orders)
+        return _MadeSales(at, msgspec.json.encode(made), csv, orders)
 
-    def _kept(self) -> dict[tuple[str, ...], _Answer]:
+    def _kept(self) -> dict[tuple[str, ...], _MadeSales]:
         """The fresh answers that stay beside a new one."""
         fresh = [(key, each) for key, each in self._made.items() if self._clock() - each.at < _AGE]
         return dict(fresh[1 - _MOST_ANSWERS :])
 
-    def _fresh(self, key: tuple[str, ...]) -> _Answer | None:
+    def _fresh(self, key: tuple[str, ...]) -> _MadeSales | None:
         known = self._made.get(key)
         return known if known is not None and self._clock() - known.at < _AGE else None
 
@@ -155,16 +156,17 @@ def _share(order: Mapping[str, Any], given: Mapping[str, str]) -> float:
     return found
 
 
-class Pace:
-    """Work on the event loop in short steps. Behind each, other work has its turn, and single events a rest."""
+class _SalesPace(Pace):
+    """Short steps. Behind each, other work has its turn, and single events a rest."""
+
+    __slots__ = ("_demands",)
 
     def __init__(self, demands: Sequence[Demand]) -> None:
+        super().__init__(_STEP)
         self._demands = demands
-        self._since = time.perf_counter()
 
-    async def give_way(self) -> None:
+    async def pause(self) -> None:
         took = time.perf_counter() - self._since
-        if took > _STEP:
-            beside_singles = any(demand.is_beside_singles() for demand in self._demands)
-            await self._demands[0].give_way(_REST * took if beside_singles else took)
-            self._since = time.perf_counter()
+        beside_singles = any(demand.is_beside_singles() for demand in self._demands)
+        await self._demands[0].give_way(_REST * took if beside_singles else took)
+        self._since = time.perf_counter()

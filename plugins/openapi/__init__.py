@@ -28,7 +28,7 @@ def register_commands(commands: CommandLine) -> None:
         [
             Command(
                 "openapi",
-                f"{__name__}.command:print_openapi",
+                f"{__name__}.document:print_openapi",
                 "print the API for callers as an OpenAPI document",
                 ["ingestd openapi", "ingestd openapi --server https://events.shop.example"],
                 _add_arguments,

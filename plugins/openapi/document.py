@@ -6,6 +6,7 @@ example and its `operations`; without these, every operation may answer with it.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -14,15 +15,26 @@ import msgspec
 
 from ingestd import __version__
 from ingestd.api.options import Address
+from ingestd.api.output import write_data
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
 from ingestd.validation.schema_files import SchemaFile
+from ingestd.validation.validator import Validator
 
 from .schema_components import SchemaComponents, location
 
-__all__ = ["listener_url", "make_document", "to_json"]
+__all__ = ["listener_url", "make_document", "print_openapi", "to_json"]
 
 Schema = dict[str, Any]
 
 _EVENT = "urn:ingestd:definition:event"
+
+
+async def print_openapi(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Print what the daemon serves with this configuration."""
+    schemas = Validator.load(config.schemas.directory).sources
+    document = make_document(schemas, arguments.server or listener_url(config.http.listen))
+    write_data([to_json(document).decode()], end="")
 
 
 def listener_url(listen: Address) -> str:

@@ -19,7 +19,7 @@ class ServedDocument(OperatorsPart):
         self._validator = operators.validator
         self.routes = [(r"/openapi\.json/?", OpenApiHandler, {"make": self._make})]
 
-    def adopt(self, config: Config, validator: Validator) -> None:
+    def apply_options(self, config: Config, validator: Validator) -> None:
         self._validator = validator
 
     def _make(self) -> bytes:

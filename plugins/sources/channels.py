@@ -54,7 +54,7 @@ class ChannelRule(Options):
     campaign: Expression | None = None
 
 
-class _Entry(NamedTuple):
+class _Visit(NamedTuple):
     """The texts in lower case, empty where there is none, and the group of the source in the table of hosts."""
 
     source: str
@@ -63,75 +63,75 @@ class _Entry(NamedTuple):
     group: str | None
 
 
-def _paid(entry: _Entry) -> bool:
-    medium = entry.medium
+def _paid(visit: _Visit) -> bool:
+    medium = visit.medium
     return "cp" in medium or medium in {"ppc", "retargeting"} or medium.startswith("paid")
 
 
-def _shopping(entry: _Entry) -> bool:
-    return entry.group == "shopping" or _SHOP.search(entry.name) is not None
+def _shopping(visit: _Visit) -> bool:
+    return visit.group == "shopping" or _SHOP.search(visit.name) is not None
 
 
-def _search(entry: _Entry) -> bool:
-    return entry.group == "search"
+def _search(visit: _Visit) -> bool:
+    return visit.group == "search"
 
 
 _PAID = "the medium is ppc or retargeting, begins with paid or contains cp"
 
-_DEFAULTS: Sequence[tuple[str, Callable[[_Entry], bool], str]] = (
+_DEFAULTS: Sequence[tuple[str, Callable[[_Visit], bool], str]] = (
     (
         "Direct",
-        lambda entry: entry.source == "(direct)" and entry.medium in {"(none)", "(not set)", ""},
+        lambda visit: visit.source == "(direct)" and visit.medium in {"(none)", "(not set)", ""},
         "the source is (direct), and there is no medium",
     ),
-    ("Cross-network", lambda entry: "cross-network" in entry.name, "the campaign contains cross-network"),
+    ("Cross-network", lambda visit: "cross-network" in visit.name, "the campaign contains cross-network"),
     (
         "Paid Shopping",
-        lambda entry: _paid(entry) and _shopping(entry),
+        lambda visit: _paid(visit) and _shopping(visit),
         f"the source is a shopping site or the campaign names a shop, and {_PAID}",
     ),
-    ("Paid Search", lambda entry: _paid(entry) and _search(entry), f"the source is a search engine, and {_PAID}"),
+    ("Paid Search", lambda visit: _paid(visit) and _search(visit), f"the source is a search engine, and {_PAID}"),
     (
         "Paid Social",
-        lambda entry: _paid(entry) and entry.group == "social",
+        lambda visit: _paid(visit) and visit.group == "social",
         f"the source is a social network, and {_PAID}",
     ),
-    ("Paid Video", lambda entry: _paid(entry) and entry.group == "video", f"the source is a video site, and {_PAID}"),
-    ("Display", lambda entry: entry.medium in _DISPLAY, "the medium is of display ads, such as banner"),
+    ("Paid Video", lambda visit: _paid(visit) and visit.group == "video", f"the source is a video site, and {_PAID}"),
+    ("Display", lambda visit: visit.medium in _DISPLAY, "the medium is of display ads, such as banner"),
     ("Paid Other", _paid, _PAID),
     ("Organic Shopping", _shopping, "the source is a shopping site, or the campaign names a shop"),
     (
         "Organic Social",
-        lambda entry: entry.group == "social" or entry.medium in _SOCIAL,
+        lambda visit: visit.group == "social" or visit.medium in _SOCIAL,
         "the source is a social network, or the medium is social",
     ),
     (
         "Organic Video",
-        lambda entry: entry.group == "video" or "video" in entry.medium,
+        lambda visit: visit.group == "video" or "video" in visit.medium,
         "the source is a video site, or the medium contains video",
     ),
     (
         "Organic Search",
-        lambda entry: _search(entry) or entry.medium == "organic",
+        lambda visit: _search(visit) or visit.medium == "organic",
         "the source is a search engine, or the medium is organic",
     ),
     (
         "AI Assistant",
-        lambda entry: entry.group == "ai" or entry.medium in {"ai", "ai-assistant"},
+        lambda visit: visit.group == "ai" or visit.medium in {"ai", "ai-assistant"},
         "the source is an assistant, or the medium is ai",
     ),
-    ("Referral", lambda entry: entry.medium in {"referral", "app", "link"}, "the medium is referral, app or link"),
-    ("Email", lambda entry: entry.source in _EMAIL or entry.medium in _EMAIL, "the source or the medium is email"),
-    ("Affiliates", lambda entry: entry.medium == "affiliate", "the medium is affiliate"),
-    ("Audio", lambda entry: entry.medium == "audio", "the medium is audio"),
-    ("SMS", lambda entry: "sms" in {entry.source, entry.medium}, "the source or the medium is sms"),
+    ("Referral", lambda visit: visit.medium in {"referral", "app", "link"}, "the medium is referral, app or link"),
+    ("Email", lambda visit: visit.source in _EMAIL or visit.medium in _EMAIL, "the source or the medium is email"),
+    ("Affiliates", lambda visit: visit.medium == "affiliate", "the medium is affiliate"),
+    ("Audio", lambda visit: visit.medium == "audio", "the medium is audio"),
+    ("SMS", lambda visit: "sms" in {visit.source, visit.medium}, "the source or the medium is sms"),
     (
         "Mobile Push Notifications",
-        lambda entry: (
-            entry.medium.endswith("push")
-            or "mobile" in entry.medium
-            or "notification" in entry.medium
-            or entry.source == "firebase"
+        lambda visit: (
+            visit.medium.endswith("push")
+            or "mobile" in visit.medium
+            or "notification" in visit.medium
+            or visit.source == "firebase"
         ),
         "the medium ends with push or contains mobile or notification, or the source is firebase",
     ),
@@ -172,6 +172,6 @@ class Channels:
             if all(each is None or each.fullmatch(text) for each, text in zip(expressions, texts, strict=True)):
                 return channel, f"plugins.attribution.channels[{index}]"
         source, medium, name = (text.lower() for text in texts)
-        entry = _Entry(source, medium, name, source_group(source) if source else None)
-        taken = ((channel, words) for channel, takes, words in _DEFAULTS if takes(entry))
+        visit = _Visit(source, medium, name, source_group(source) if source else None)
+        taken = ((channel, words) for channel, takes, words in _DEFAULTS if takes(visit))
         return next(taken, ("Unassigned", "no rule takes it"))

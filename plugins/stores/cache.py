@@ -9,7 +9,7 @@ from contextvars import Context
 from itertools import count, takewhile
 from typing import Any
 
-from .entry import Entry, Row, make_entry
+from .entry import KeyState, Row, make_entry
 
 __all__ = ["Entries", "Load", "Loaded"]
 
@@ -44,7 +44,7 @@ class Entries:
         self.weight = 0
         """Approximate memory of all entries, in bytes."""
         self._load_rows = load
-        self._known: OrderedDict[str, Entry] = OrderedDict()
+        self._known: OrderedDict[str, KeyState] = OrderedDict()
         self._wanted: dict[str, list[asyncio.Future[None]]] = {}
         self._loading: dict[str, list[asyncio.Future[None]]] = {}
         """Futures of the callers that wait for a key to be loaded."""
@@ -63,7 +63,7 @@ class Entries:
         self.deleted = False
         """Whether a transaction has deleted something since the flag was last cleared."""
 
-    def known(self, key: str) -> Entry | None:
+    def known(self, key: str) -> KeyState | None:
         """The entry, if it is in memory or definitely absent. The caller may change it until it next awaits."""
         entry = self._known.get(key)
         if entry is not None:
@@ -75,13 +75,13 @@ class Entries:
             entry = self._add(key, None)
         return entry
 
-    def _add(self, key: str, row: tuple[Any, Any, Any] | None) -> Entry:
+    def _add(self, key: str, row: tuple[Any, Any, Any] | None) -> KeyState:
         entry = self._known[key] = make_entry(key, row)
         entry.weight = entry.weigh()
         self.weight += entry.weight
         return entry
 
-    def replace(self, entry: Entry) -> None:
+    def replace(self, entry: KeyState) -> None:
         """Hold this entry instead of the present entry of its key."""
         if entry.key in self._known:
             self._remove(entry.key)
@@ -92,7 +92,7 @@ class Entries:
     def _remove(self, key: str) -> None:
         self.weight -= self._known.pop(key).weight
 
-    def weigh(self, entry: Entry) -> None:
+    def weigh(self, entry: KeyState) -> None:
         """Count the weight of an entry anew after a change."""
         if self._known.get(entry.key) is entry:
             before, entry.weight = entry.weight, entry.weigh()
@@ -103,7 +103,7 @@ class Entries:
         """Number of entries in memory."""
         return len(self._known)
 
-    async def get(self, key: str, after: str | None = None) -> Entry:
+    async def get(self, key: str, after: str | None = None) -> KeyState:
         """The entry, from memory or from the file. The caller may change it until it next awaits.
 
         `after` is the key that the caller missed before. If both keys belong to one visitor, later misses of the first
@@ -188,7 +188,7 @@ class Entries:
                 weight -= entry.weight
                 yield key
 
-    def end_commit(self, written: Iterable[Entry]) -> None:
+    def end_commit(self, written: Iterable[KeyState]) -> None:
         """End the commit in progress, whether it succeeded or failed."""
         for entry in written:
             entry.in_flight = False
@@ -197,7 +197,7 @@ class Entries:
         if self._wanted:
             self._begin()
 
-    def invalidate(self, entry: Entry) -> None:
+    def invalidate(self, entry: KeyState) -> None:
         """Forget an entry whose state was never stored, and mark it so that its readers fail."""
         entry.invalidated = True
         entry.dirty = False

@@ -9,7 +9,7 @@ from itertools import islice
 from ingestd.api.store import Field, State
 
 from .cache import Entries
-from .entry import Entry, SetEntry, set_key
+from .entry import KeyState, SetEntry, set_key
 
 __all__ = ["CachedState"]
 
@@ -26,8 +26,8 @@ class CachedState(State):
     def __init__(self, entries: Entries, now: int) -> None:
         self.now = now
         self.entries = entries
-        self.seen: list[Entry] = []
-        self.written: list[Entry] = []
+        self.seen: list[KeyState] = []
+        self.written: list[KeyState] = []
         self._missed: str | None = None
         self._calls: list[Callable[[], None]] | None = None
         self._weighed: _Weighed | None = None
@@ -57,14 +57,14 @@ class CachedState(State):
             if entry.dirty:
                 self.entries.invalidate(entry)
 
-    def _at_hand(self, key: str) -> Entry | None:
+    def _at_hand(self, key: str) -> KeyState | None:
         """Like `look`, for an entry in memory. Most are, and another coroutine would cost as much as the work."""
         entry = self.entries.known(key)
         if entry is not None:
             self.seen.append(entry)
         return entry
 
-    async def look(self, key: str) -> Entry:
+    async def look(self, key: str) -> KeyState:
         entry = self._at_hand(key)
         if entry is None:
             missed, self._missed = self._missed, key
@@ -72,10 +72,10 @@ class CachedState(State):
             self.seen.append(entry)
         return entry
 
-    def _live(self, entry: Entry) -> str | None:
+    def _live(self, entry: KeyState) -> str | None:
         return None if entry.expires is not None and entry.expires < self.now else entry.value
 
-    def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
+    def _set(self, entry: KeyState, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         expires = None if ttl is None else self.now + ttl
         if value != present:  # if the old value has expired, its row may soon be gone from the file
             entry.written = None
@@ -88,7 +88,7 @@ class CachedState(State):
             entry.fields.clear()
         self._changed(entry)
 
-    def _changed(self, entry: Entry) -> None:
+    def _changed(self, entry: KeyState) -> None:
         entry.dirty = True
         self.written.append(entry)
 
@@ -153,7 +153,7 @@ class CachedState(State):
         assert isinstance(entry, SetEntry)
         return entry
 
-    def _has_expired(self, entry: Entry) -> bool:
+    def _has_expired(self, entry: KeyState) -> bool:
         return entry.expires is not None and entry.expires < self.now
 
     async def push(
@@ -227,7 +227,7 @@ class _Weighed:
         self._number = 0
         self.size = 0
 
-    def add(self, seen: Sequence[Entry]) -> None:
+    def add(self, seen: Sequence[KeyState]) -> None:
         """Weigh the entries behind those that were weighed before."""
         new = {id(entry): entry.weight for entry in seen[self._number :] if id(entry) not in self._ids}
         self._ids.update(new)

@@ -13,7 +13,7 @@ from .fields import FieldChanges, Fields, text_memory
 
 __all__ = [
     "Change",
-    "Entry",
+    "KeyState",
     "Row",
     "SetEntry",
     "cache_keys",
@@ -65,8 +65,8 @@ def key_of(set_key: str) -> str:
     return set_key[len(_SET) :]
 
 
-class Entry:
-    """The state of one key. A key without state has an Entry without value and fields.
+class KeyState:
+    """The state of one key. A key without state has a KeyState without value and fields.
 
     `dirty`: changed since the entry was last handed to a commit.
     `in_flight`: part of the commit in progress.
@@ -175,7 +175,7 @@ class Entry:
         self.value, self.fields, self.expires, self.dirty = saved
 
 
-class SetEntry(Entry):
+class SetEntry(KeyState):
     """A set: its members with their times, in order, and the members changed since the last commit.
 
     `expires` is the latest expiry among the members. The number of a member is the number of its row in the file.
@@ -240,9 +240,9 @@ class SetEntry(Entry):
         self.members, self.numbers, self.changes, self.expires, self.dirty, self._memory = saved
 
 
-def make_entry(key: str, row: tuple[Any, Any, Any] | None) -> Entry:
+def make_entry(key: str, row: tuple[Any, Any, Any] | None) -> KeyState:
     if not is_set(key):
-        return Entry(key) if row is None else Entry(key, *row)
+        return KeyState(key) if row is None else KeyState(key, *row)
     return SetEntry(key) if row is None else SetEntry(key, row[1])
 
 

@@ -53,9 +53,9 @@ class IngestServer(HTTPServer):
         self._limits = connections
         super().initialize(self, max_body_size=MOST_BODY)
         self.conn_params.header_timeout = None  # else a timer for each request
-        self.adopt(options)
+        self.apply_options(options)
 
-    def adopt(self, options: HttpOptions) -> None:
+    def apply_options(self, options: HttpOptions) -> None:
         self.conn_params.max_header_size = int(options.max_header_size)
         # The limit on the bytes that a new connection reads ahead.
         self._room = int(options.max_header_size) + 4 * _READ_AT_ONCE

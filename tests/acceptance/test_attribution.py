@@ -286,25 +286,23 @@ def test_the_configured_options_are_applied(tmp_path: Path) -> None:
     assert {each["reason"]: each["eventId"] for each in record["ignored"]} == {each: ids[each] for each in reasons}
 
 
-def test_beyond_the_limits_the_first_and_the_newest_touches_stay(tmp_path: Path) -> None:
-    options = 'model = "linear"\nmax_touches = 2\nmax_visitors = 2'
-    shop = Shop(tmp_path, {"plugins.attribution": options})
+def test_beyond_the_limit_the_first_and_the_newest_touches_stay(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, {"plugins.attribution": 'model = "linear"'})
     with shop.serve() as daemon:
         sender = Sender(shop, daemon)
-        sent = []
-        for hours, visitor in ((9, "lost"), (8, "phone"), (7, "phone"), (6, "phone"), (5, "laptop"), (4, "laptop")):
-            sent.append(sender.touch(visitor, hours * HOUR, f"{hours}"))
-        for visitor in ("lost", "phone", "laptop"):
+        phone = [sender.touch("phone", 9 * HOUR - number, f"a{number}") for number in range(202)]
+        laptop = [sender.touch("laptop", HOUR - number, f"b{number}") for number in range(2)]
+        for visitor in ("phone", "laptop"):
             sender.link(visitor, "ann")
         sender.order("phone", "o-phone")
         sender.send(SERVER, "erp", key="Order Completed", data={"order_id": "o-erp"}, userId="ann")
         found = attributions(shop, ["o-phone", "o-erp"])
     for record in found.values():
-        assert touch_ids(record) == [sent[1], sent[5]]
-        assert record["leftOut"] == 2  # the newest of the phone's two, and the first of the laptop's
+        assert touch_ids(record) == [phone[0], *phone[5:], *laptop]
+        assert record["leftOut"] == 2  # of the 200 of the phone and the two of the laptop
         # If shares are equal, the newest touch is reported.
-        assert record["touchpoint"]["eventId"] == sent[5]
-        assert record["credits"]["linear"] == [{"eventId": sent[1], "weight": 0.5}, {"eventId": sent[5], "weight": 0.5}]
+        assert record["touchpoint"]["eventId"] == laptop[-1]
+        assert len(record["credits"]["linear"]) == 200
 
 
 def test_refunds_and_cancellations_take_back_no_more_than_the_order(tmp_path: Path) -> None:
@@ -481,8 +479,7 @@ def test_nothing_crosses_tenants(tmp_path: Path) -> None:
         ('window = "0s"', "window: expected more than 0"),
         ('model = "last"', "model: "),
         ('half_life = "0s"', "half_life: expected more than 0"),
-        ("max_touches = 1", "max_touches: expected `int` >= 2"),
-        ("max_visitors = 1", "max_visitors: expected `int` >= 2"),
+        ("max_touches = 2", "max_touches: unknown option; it is always 200 now"),
         ('exclude_sources = "x"', "exclude_sources: expected `array`"),
         ('order_memory = "0s"', "order_memory: expected more than 0"),
         ('windw = "7d"', "windw: unknown option; did you mean plugins.attribution.window?"),

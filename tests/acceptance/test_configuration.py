@@ -41,7 +41,7 @@ def test_an_option_of_the_file_is_overridden_and_the_effective_value_is_shown(tm
     assert 'max_body = "2MiB"  # --set' in lines
     assert 'listen = "127.0.0.1:0"  # file' in lines
     assert 'idle = "1h"  # --set' in lines
-    assert "max_headers = 100" in lines
+    assert "max_waiting = 10000" in lines
     shown = json.loads(shop.command("config", "show", "--json", "--set", "http.max_body=2MiB"))
     assert shown["http"]["max_body"] == "2MiB"
     assert shown["sinks"]["archive"]["path"] == str(shop.archive)
@@ -101,8 +101,8 @@ def test_a_store_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: py
         (["http.max_bdy=2MiB"], "--set http.max_bdy: unknown option; did you mean http.max_body?"),
         (["http.max_body=2 MB!"], "--set http.max_body: expected a number with a unit"),
         (["http.max_waiting=-1"], "--set http.max_waiting: expected `int` >= 1, got -1"),
-        (["http.max_headers=0"], "--set http.max_headers: expected `int` >= 1, got 0"),
-        (["http.header_timeout=0s"], "--set http.header_timeout: expected more than 0, got '0s'"),
+        (["http.max_waiting=0"], "--set http.max_waiting: expected `int` >= 1, got 0"),
+        (["http.body_timeout=0s"], "--set http.body_timeout: expected more than 0, got '0s'"),
         (["logs.access_sample=2"], "--set logs.access_sample: expected `float` <= 1.0, got 2"),
         (['http.trusted_proxies=["proxy"]'], "--set http.trusted_proxies[0]: expected an IP address or a network"),
         (["plugins.sesion.idle=1h"], "plugins.sesion: no such plugin; did you mean plugins.session?"),
@@ -127,7 +127,7 @@ def test_an_impossible_setting_stops_every_command(shop: Shop, arguments: list[s
 @pytest.mark.parametrize(
     ("tables", "reason"),
     [
-        ({"http": "max_headers = 0"}, "http.max_headers: expected `int` >= 1, got 0"),
+        ({"http": "max_waiting = 0"}, "http.max_waiting: expected `int` >= 1, got 0"),
         ({"journal": 'keep_for = "0d"'}, "journal.keep_for: expected more than 0, got '0d'"),
         ({"schemas": 'directory = "gone"'}, "schemas.directory: "),
         (declared('{ file = "gone" }'), "plugins.keys.declared[0].secret: the file "),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.forked import short_times
 from tests.support.rawhttp import Client, event, head, post
 
 LONG = "60s"
@@ -53,8 +54,8 @@ def test_all_connected_clients_are_answered_also_before_the_daemon_has_accepted_
 def test_a_request_on_an_idle_connection_is_answered_within_the_grace_and_the_connection_ends(
     tmp_path: Path, each_http_server: str
 ) -> None:
-    shop = open_shop(tmp_path, each_http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"')
-    with Daemon(shop.config) as daemon:
+    shop = open_shop(tmp_path, each_http_server, f'shutdown_timeout = "{LONG}"')
+    with short_times(shutdown_grace=300.0), Daemon(shop.config) as daemon:
         clients = [Client(daemon.port) for _ in range(5)]
         for client in clients:
             client.send(post(shop.public.id, event()))
@@ -71,8 +72,8 @@ def test_a_request_on_an_idle_connection_is_answered_within_the_grace_and_the_co
 
 
 def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path, each_http_server: str) -> None:
-    shop = open_shop(tmp_path, each_http_server, f'shutdown_grace = "100ms"\nshutdown_timeout = "{LONG}"')
-    with Daemon(shop.config) as daemon:
+    shop = open_shop(tmp_path, each_http_server, f'shutdown_timeout = "{LONG}"')
+    with short_times(shutdown_grace=0.1), Daemon(shop.config) as daemon:
         used, fresh = Client(daemon.port), Client(daemon.port)
         used.send(post(shop.public.id, event()))
         used.reply()
@@ -83,9 +84,14 @@ def test_connections_without_requests_are_closed_after_the_grace(tmp_path: Path,
 
 
 def test_the_daemon_waits_for_the_rest_of_a_request_beyond_the_grace(tmp_path: Path, each_http_server: str) -> None:
-    shop = open_shop(tmp_path, each_http_server, 'shutdown_grace = "0s"')
+    shop = open_shop(tmp_path, each_http_server)
     body = event()
-    with Daemon(shop.config) as daemon, Client(daemon.port) as in_headers, Client(daemon.port) as in_body:
+    with (
+        short_times(shutdown_grace=0.0),
+        Daemon(shop.config) as daemon,
+        Client(daemon.port) as in_headers,
+        Client(daemon.port) as in_body,
+    ):
         in_headers.send(head(shop.public.id)[:30])
         in_body.send(post(shop.public.id, body)[:-5])
         wait_until(lambda: daemon.metric("ingestd_http_buffered_bytes") > 30)
@@ -106,10 +112,15 @@ def test_a_second_signal_ends_the_waits_for_clients_and_sinks_and_loses_no_answe
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         shop = open_shop(
-            tmp_path, each_http_server, f'shutdown_grace = "{LONG}"\nshutdown_timeout = "{LONG}"',
+            tmp_path, each_http_server, f'shutdown_timeout = "{LONG}"',
             **{"sinks.silent": f'type = "webhook"\nurl = "{url}"\ntimeout = "{LONG}"'},
         )  # fmt: skip
-        with Daemon(shop.config) as daemon, Client(daemon.port) as idle, Client(daemon.port) as unfinished:
+        with (
+            short_times(shutdown_grace=300.0),
+            Daemon(shop.config) as daemon,
+            Client(daemon.port) as idle,
+            Client(daemon.port) as unfinished,
+        ):
             for _ in range(20):
                 assert (
                     daemon.post("/track", {"key": "Page View", "anonymousId": "v", "data": {}}, shop.public.id).status

@@ -18,6 +18,7 @@ import pytest
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
+from tests.support.forked import short_times
 from tests.support.live import EventStream
 
 EVENT = {"key": "Product Viewed", "anonymousId": "visitor-ann", "data": {"price": 3, "sku": "sku-17"}}
@@ -196,9 +197,9 @@ def test_eight_can_look_and_a_place_is_free_again(shops: dict[str, tuple[Shop, D
 
 
 def test_a_reload_with_another_level_ends_the_streams_and_a_shutdown_does_at_once(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {"ops": 'show_data = "all"', "http": 'shutdown_timeout = "300s"\nshutdown_grace = "300s"'})
+    shop = Shop(tmp_path, {"ops": 'show_data = "all"', "http": 'shutdown_timeout = "300s"'})
     large = {"events": [{**EVENT, "data": {"sku": "x" * 15_000}}] * 100}
-    with Daemon(shop.config) as daemon:
+    with short_times(shutdown_grace=300.0), Daemon(shop.config) as daemon:
         with EventStream(daemon) as stream:
             shop.command("reload")
             daemon.post("/track", EVENT, shop.public.id)

@@ -219,7 +219,7 @@ def test_kills_between_the_two_commits_of_an_attribution(tmp_path: Path) -> None
 
 def test_a_journal_that_fails_between_the_two_commits(tmp_path: Path) -> None:
     """The daemon recovers, and has counted each delivery once."""
-    with redis_shop(tmp_path, JOURNAL | {"plugins.sqlite": 'busy_timeout = "50ms"'}) as shop:
+    with redis_shop(tmp_path, JOURNAL) as shop:
         orders = Orders(shop)
         with shop.serve() as daemon:
             for _ in range(2):

@@ -197,8 +197,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
 
 
 def test_a_database_locked_by_another_process(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, {"plugins.sqlite": 'busy_timeout = "100ms"'})
-    go_through(locked_database, shop, "locked")
+    go_through(locked_database, Shop(tmp_path), "locked")
 
 
 def test_a_daemon_killed_while_the_disk_is_full_has_lost_nothing(tmp_path: Path) -> None:

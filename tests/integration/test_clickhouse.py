@@ -526,13 +526,6 @@ async def test_batches_of_two_partitions_are_two_batches_although_their_ids_are_
     assert tokens[0] != tokens[1]
 
 
-async def test_async_inserts_are_waited_for() -> None:
-    async with recorded(async_insert=True) as (sink, server):
-        await sink.write(Batch(make_records(1)))
-    ((parameters, _, _),) = server.inserts
-    assert (parameters["async_insert"], parameters["wait_for_async_insert"]) == (["1"], ["1"])
-
-
 async def test_records_beside_a_rejected_one_have_the_same_token_each_time() -> None:
     """So they are stored once, even if the daemon is killed before it knows of the rejection."""
     batch = Batch(make_records(4))

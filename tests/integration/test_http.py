@@ -130,7 +130,7 @@ async def test_answers_during_draining_close_the_connection(tmp_path: Path, door
         answer = asyncio.ensure_future(public.post())
         await slow.arrived.wait()
         public.ingest.draining = True
-        drained = asyncio.ensure_future(public.connections.drain(0, 30, asyncio.Event()))
+        drained = asyncio.ensure_future(public.connections.drain(30, asyncio.Event()))
         await asyncio.sleep(0)
         slow.go.set()
         assert (await answer).headers["Connection"] == "close"
@@ -144,7 +144,7 @@ async def test_draining_ends_after_its_time_limit_with_the_number_of_unfinished_
     async with door(tmp_path, slow) as public:
         answer = asyncio.ensure_future(public.post())
         await slow.arrived.wait()
-        assert await public.connections.drain(0, 0, asyncio.Event()) == 1
+        assert await public.connections.drain(0, asyncio.Event()) == 1
         slow.go.set()
         assert (await answer).code == 200
 

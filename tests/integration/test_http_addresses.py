@@ -144,7 +144,7 @@ async def test_a_reload_changes_the_bound_and_open_connections_count(tmp_path: P
         public = await stack.enter_async_context(door(tmp_path, options=OPTIONS))
         public.at(0)
         await callers(stack, public, BOUND, "127.0.0.3", HEAD)
-        public.connections.adopt(HttpOptions(max_connections=8, max_connections_per_address=BOUND + 1))
+        public.connections.apply_options(HttpOptions(max_connections=8, max_connections_per_address=BOUND + 1))
         [new] = await callers(stack, public, 1, "127.0.0.3", HEAD)
         await new.send(WHOLE.removeprefix(HEAD))
         assert (await new.answer()).status == 200

@@ -22,7 +22,7 @@ from tests.support.spoilt_http import pieces, spoilt_stream
 AT_ONCE = 50
 PATIENCE = 30.0
 
-OPTIONS = HttpOptions(max_body=Size(2000), max_headers=20, max_header_size=Size(4096))
+OPTIONS = HttpOptions(max_body=Size(2000), max_header_size=Size(4096))
 
 
 class Answer(NamedTuple):

@@ -25,13 +25,11 @@ HEAD = b"POST %b/track HTTP/1.1\r\nHost: shop\r\n" % BASE_PATH.encode()
 WHOLE = HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 
 OPTIONS = HttpOptions(
-    header_timeout=Duration(10),
     body_timeout=Duration(30),
     idle_timeout=Duration(75),
     max_connections=3,
     max_buffered=Size(100_000),
     max_body=Size(60_000),
-    max_headers=20,
 )
 
 
@@ -306,8 +304,8 @@ async def test_a_body_beyond_its_limit_is_not_buffered(tmp_path: Path, door: Mak
 @pytest.mark.parametrize(
     "headers",
     [
-        b"".join(b"X-%d: 1\r\n" % number for number in range(20)),
-        b"X: 1\r\n" * 20,
+        b"".join(b"X-%d: 1\r\n" % number for number in range(100)),
+        b"X: 1\r\n" * 100,
         b"X: " + b"x" * 20_000,
         b"X" * 257 + b": 1\r\n",
     ],

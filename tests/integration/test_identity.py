@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ingestd.api import times
 from ingestd.api.events import Endpoint, Event
-from ingestd.api.options import Size
 from ingestd.api.privacy import Person
 from ingestd.api.store import Field, Store, key_digest, state_key
 from ingestd.plugins.identity import IdentityPlugin, anonymous_profile, user_profile
@@ -99,11 +98,16 @@ class Identify(NamedTuple):
     signed: bool
 
 
-BOUNDED = IdentityPlugin.Options(max_traits=3, max_traits_size=Size(40))
+MOST_TRAITS, MOST_BYTES = 3, 40
+
+
+def bounded(options: IdentityPlugin.Options) -> IdentityPlugin:
+    """The plugin with profiles of a few traits."""
+    return IdentityPlugin(options, most_traits=MOST_TRAITS, most_bytes=MOST_BYTES)
 
 
 class Model:
-    """A model of the contract in plain Python, with the bounds of `options`."""
+    """A model of the contract in plain Python, with the bounds of `options` and `bounded`."""
 
     def __init__(self, options: IdentityPlugin.Options) -> None:
         self.dropped = 0
@@ -138,7 +142,7 @@ class Model:
         for name, (at, value) in traits.items():
             if name not in profile or profile[name][0] <= at:
                 profile[name] = at, value
-        while traits and (len(profile) > self._options.max_traits or _size(profile) > self._options.max_traits_size):
+        while traits and (len(profile) > MOST_TRAITS or _size(profile) > MOST_BYTES):
             del profile[min(profile, key=lambda name: (profile[name][0], name))]
             self.dropped += 1
 
@@ -195,8 +199,6 @@ options = st.builds(
     links=st.sampled_from(["any", "any", "any", "signed"]),
     max_links=st.sampled_from([1, 2, 10]),
     max_visitors=st.sampled_from([1, 2, 100]),
-    max_traits=st.just(3),
-    max_traits_size=st.just(Size(40)),
 )
 step = st.one_of(identifies, identifies, identifies, identifies, st.just("reopen"))
 steps = st.one_of(st.lists(step, max_size=6), st.lists(step, min_size=20, max_size=40))  # a few, or many
@@ -207,7 +209,7 @@ def test_links_and_profiles_equal_the_model_after_any_identify_requests(
     options: IdentityPlugin.Options, steps: list[Identify | Literal["reopen"]]
 ) -> None:
     async def run(folder: Path) -> None:
-        model, now, plugin = Model(options), START, IdentityPlugin(options)
+        model, now, plugin = Model(options), START, bounded(options)
         dropped: list[int] = []
         plugin._traits.count_dropped = dropped.append
         async with AsyncExitStack() as stack:
@@ -318,7 +320,7 @@ async def test_the_unusable_ids_are_configurable(tmp_path: Path) -> None:
 async def test_a_reload_changes_the_bounds_and_keeps_the_counts(tmp_path: Path) -> None:
     async with sqlite_daemon(tmp_path) as daemon:
         daemon.unusable_ids = UnusableIds(["nobody"])
-        plugin, successor = IdentityPlugin(IdentityPlugin.Options()), IdentityPlugin(BOUNDED)
+        plugin, successor = IdentityPlugin(IdentityPlugin.Options()), bounded(IdentityPlugin.Options())
         plugin.startup(daemon)
         many = {f"trait {number:03}": number for number in range(600)}
         await Identity(daemon.store, plugin).identify(START, ("shop", "v"), None, many)

@@ -264,7 +264,7 @@ async def test_many_refusals_are_one_line_of_the_log(caplog: pytest.LogCaptureFi
 async def test_changed_options_take_effect_at_once() -> None:
     async with listening() as listener:
         assert await listener.status("ingestd.example") == 421
-        listener.hosts.adopt(allowing("ingestd.example"))
+        listener.hosts.apply_options(allowing("ingestd.example"))
         assert await listener.status("ingestd.example") == 200
-        listener.hosts.adopt(OpsOptions())
+        listener.hosts.apply_options(OpsOptions())
         assert await listener.status("ingestd.example") == 421

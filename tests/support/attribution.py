@@ -210,15 +210,15 @@ async def attributing(
                 model=rules.model,
                 half_life=Duration(rules.half_life / 1000),
                 late=Duration(rules.late / 1000),
-                max_touches=rules.max_touches,
-                max_visitors=rules.max_visitors,
                 order_memory=Duration(rules.order_memory / 1000),
                 exclude_sources=rules.exclude_sources,
                 exclude_mediums=rules.exclude_mediums,
                 exclude_domains=rules.exclude_domains,
                 orders=rules.orders,
                 referrers=rules.referrers,
-            )
+            ),
+            most_touches=rules.max_touches,
+            most_visitors=rules.max_visitors,
         )
         plugin.startup(daemon)
         consumers: list[Consumer] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -16,7 +17,8 @@ from ingestd.api.options import Duration, Options, Size, read_options
 from ingestd.api.sink import Sink
 from ingestd.config import SECTIONS, Config, find_config, load_config
 from ingestd.config.overrides import apply_overrides
-from ingestd.delivery import SinkOptions
+from ingestd.delivery import SinkOptions, read_sink_options
+from ingestd.plugins.sinks.nats import NatsSink
 from ingestd.plugins.tools.config import to_toml
 
 
@@ -121,8 +123,8 @@ def test_paths_are_relative_to_the_file_also_through_a_relative_name(nowhere: Pa
             "[schemas]\ndirectory = 'gone'",
             r"ingestd\.toml: schemas\.directory: /\S+/gone: the directory of schemas does not",
         ),
-        ("[http]\nmax_headers = " + "1" * 5000, r"ingestd\.toml: not TOML: Exceeds the limit"),
-        ("[http]\nmax_headers = " + "[" * 5000, r"ingestd\.toml: not TOML: nested too deeply"),
+        ("[http]\nmax_waiting = " + "1" * 5000, r"ingestd\.toml: not TOML: Exceeds the limit"),
+        ("[http]\nmax_waiting = " + "[" * 5000, r"ingestd\.toml: not TOML: nested too deeply"),
     ],
 )
 def test_the_error_of_a_wrong_file_names_the_location(tmp_path: Path, text: str, message: str) -> None:
@@ -144,12 +146,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_set_overrides_the_file(tmp_path: Path) -> None:
-    config = load(tmp_path, '[http]\nmax_body = "3MiB"\nmax_headers = 7', "http.max_body=2MiB", "ops.listen=[::1]:1")
+    config = load(tmp_path, '[http]\nmax_body = "3MiB"\nmax_waiting = 7', "http.max_body=2MiB", "ops.listen=[::1]:1")
     assert config.http.max_body == Size.parse("2MiB")
-    assert config.http.max_headers == 7
+    assert config.http.max_waiting == 7
     assert config.ops.listen == ("::1", 1)
     assert config.origin("http", "max_body") == config.origin("ops", "listen") == "--set"
-    assert config.origin("http", "max_headers") == "file"
+    assert config.origin("http", "max_waiting") == "file"
     assert config.origin("http", "listen") == config.origin("logs", "level") == "default"
 
 
@@ -203,8 +205,8 @@ def test_the_last_of_several_counts() -> None:
         ("http.max_bdy=2MiB", "--set http.max_bdy: unknown option; did you mean http.max_body?"),
         ("htp.max_body=2MiB", "--set htp.max_body: htp: unknown option; did you mean http?"),
         ("http.max_body=2MB!", "--set http.max_body: expected a number with a unit"),
-        ("http.max_headers=many", "--set http.max_headers: expected `int`, got 'many'"),
-        ("http.max_headers=0", "--set http.max_headers: expected `int` >= 1, got 0"),
+        ("http.max_waiting=many", "--set http.max_waiting: expected `int`, got 'many'"),
+        ("http.max_waiting=0", "--set http.max_waiting: expected `int` >= 1, got 0"),
         ("http=1", "--set http: expected a section [http]"),
         ("http={ listn = 1 }", "--set http: http.listn: unknown option; did you mean http.listen?"),
         ("sinks.a=1", "--set sinks.a: expected a section [sinks.a]"),
@@ -228,8 +230,8 @@ def test_a_wrong_set_names_the_argument_the_option_and_the_cure(tmp_path: Path, 
 
 
 def test_a_fault_of_the_file_names_the_file_even_with_set(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ingestd\.toml: http\.max_headers: "):
-        load(tmp_path, "[http]\nmax_headers = 0", "http.max_header_size=1MiB", "http.max_header=1")
+    with pytest.raises(ConfigError, match=r"ingestd\.toml: http\.max_waiting: "):
+        load(tmp_path, "[http]\nmax_waiting = 0", "http.max_header_size=1MiB", "http.max_wait=1")
 
 
 def test_faults_of_set_in_plugins_and_sinks_name_the_argument(tmp_path: Path) -> None:
@@ -254,18 +256,16 @@ def test_paths_that_are_set_are_relative_to_the_file(nowhere: Path) -> None:
 # Impossible numbers
 
 ZERO_MEANS_SOMETHING = {
-    "http.shutdown_grace",
     "http.shutdown_timeout",
     "logs.access_sample",
     "plugins.attribution.late",
     "plugins.redis.promotion_grace",
     "plugins.redis.wait_replicas",
-    "plugins.sqlite.busy_timeout",
 }
 
 
-def numbers() -> list[tuple[str, type[Options], str, Any]]:
-    """Every built-in option that is a number, with its zero."""
+def sections() -> dict[str, type[Options]]:
+    """The options of every section and of every built-in plugin and sink."""
     found: dict[str, type[Options]] = {**SECTIONS, "sinks.a": SinkOptions}
     for point in entry_points(group="ingestd"):
         offered = point.load()
@@ -276,10 +276,15 @@ def numbers() -> list[tuple[str, type[Options], str, Any]]:
             for sink in vars(offered).values():
                 if isinstance(sink, type) and issubclass(sink, Sink) and sink is not Sink:
                     found[f"sinks.{point.name}"] = sink.Options
+    return found
+
+
+def numbers() -> list[tuple[str, type[Options], str, Any]]:
+    """Every built-in option that is a number, with its zero."""
     zeros: dict[type, Any] = {int: 0, float: 0.0, Duration: "0s", Size: "0B"}
     return [
         (path, options, name, zeros[type_])
-        for path, options in found.items()
+        for path, options in sections().items()
         for name, wanted in get_type_hints(options).items()
         for type_ in {wanted, *get_args(wanted)} & zeros.keys()
     ]
@@ -320,3 +325,26 @@ def test_an_impossible_number_stops_the_start(path: str, options: type[Options],
 def test_other_impossible_values_stop_the_start(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)
+
+
+# Former options
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "name"),
+    [(path, options, name) for path, options in sections().items() for name in options.former],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_former_option_is_refused_with_what_holds_now(path: str, options: type[Options], name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_options(options, {name: "1"}, path=path, source="x.toml", base=Path("/"))
+    assert str(error.value) == f"x.toml: {path}.{name}: unknown option; {options.former[name]}"
+    assert name not in {field.name for field in msgspec.structs.fields(options)}
+    changelog = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    assert re.search(rf"`([^`\n]* )?{name}`", changelog)
+
+
+def test_a_former_option_of_a_sink_is_named_beside_the_options_of_all_sinks(tmp_path: Path) -> None:
+    config = load(tmp_path, '[sinks.bus]\ntype = "nats"\nstream = "X"\nurl = "nats://h"\nduplicate_window = "1h"')
+    with pytest.raises(ConfigError, match=r"sinks\.bus\.duplicate_window: unknown option; a new stream remembers ids"):
+        read_sink_options("bus", config.sink_tables["bus"], NatsSink, config)

@@ -14,6 +14,7 @@ from tests.support.examples import examples
 # Faulty lines by section, each with the expected message.
 FAULTS = {
     ("http", "lisen = 1"): "http.lisen: unknown option; did you mean http.listen?",
+    ("plugins.sqlite", "cache = 1000"): "plugins.sqlite.cache: unknown option; it is always 200000 now",
     ("http", 'max_body = "0B"'): "http.max_body: expected more than 0",
     ("http", "trusted_proxies = [1]"): "http.trusted_proxies",
     ("journal", 'on_full = "weep"'): "journal.on_full: expected one of 'refuse', 'drop'",
@@ -25,9 +26,9 @@ FAULTS = {
     ("htpp", ""): "htpp: unknown option; did you mean http?",
 }
 SOUND = {
-    ("http", "max_headers = 50"),
+    ("http", "max_waiting = 5000"),
     ("journal", 'keep_for = "30d"'),
-    ("plugins.sqlite", "cache = 1000"),
+    ("plugins.sqlite", 'cache_size = "8MiB"'),
     ("sinks.sound", 'type = "jsonl"\npath = "sound.jsonl"'),
 }
 

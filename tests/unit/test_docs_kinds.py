@@ -156,3 +156,15 @@ def test_pages_that_do_one_thing_pass() -> None:
 
 def test_all_pages_together_stay_within_their_words() -> None:
     assert sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md")) <= WORDS
+
+
+def test_each_kind_of_change_touches_few_places_that_are_there() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Which files to touch\n\n")[2].partition("\n## ")[0]
+    kinds = page.strip().split("\n\n")
+    assert len(kinds) > 8
+    for kind in kinds:
+        title, *lines = kind.splitlines()
+        assert title.startswith("**")
+        assert len(lines) <= 5, title
+        for path in re.findall(r"`((?:\w+/)[\w/.-]*)`", kind):
+            assert "NAME" in path or (ROOT / path).exists(), path

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from ingestd.api import hookspecs
+from ingestd.hooks.loader import _ExtensionSpecs
+
 ROOT = Path(__file__).parents[2]
 
 LAYERS = [
@@ -186,3 +189,25 @@ def test_no_package_imports_another_that_imports_it() -> None:
         for package in free:
             del needs[package]
     assert not needs
+
+
+def test_the_drawing_shows_the_kernel_its_seams_and_who_uses_them() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = page.partition("\n ingestd/: the kernel")[2].partition("```")[0].splitlines()[2:]
+    kernel = [row.split()[0] for row in rows if row[1] != " "]
+    layers = [index for name in kernel for index, packages in enumerate(LAYERS) if name in packages]
+    assert sorted(kernel) == sorted(package for layer in LAYERS[:-1] for package in layer)
+    assert layers == sorted(layers, reverse=True)
+    seams, users = set(), set()
+    for row in rows:
+        _, arrow, rest = row.partition("◀── ")
+        seam, _, named = rest.partition(" ──")
+        if arrow:
+            seams.update(re.findall(r"register_\w+|make_\w+", seam))
+            users.update(re.findall(r"\+?\b[a-z_]+\b", re.sub(r"\(.*\)", "", named)))
+    offered = {name for name in {*vars(hookspecs), *vars(_ExtensionSpecs)} if name.startswith(("register_", "make_"))}
+    assert seams == offered
+    packages = {point.value.split(".")[2].partition(":")[0]: "" for point in entry_points(group="ingestd")
+                if point.value.startswith("ingestd.plugins.")}  # fmt: skip
+    packages |= {point.value.split(".")[2]: "+" for point in entry_points(group="ingestd.extensions")}
+    assert {mark + name for name, mark in packages.items()} <= users

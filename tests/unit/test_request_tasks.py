@@ -48,7 +48,7 @@ async def turns() -> None:
 async def test_requests_that_do_not_wait_share_a_task() -> None:
     tasks, requests = RequestTasks(), [Request(number) for number in range(5)]
     for request in requests:
-        tasks.begin(request.handle())
+        tasks.begin_request(request.handle())
     assert not any(request.done for request in requests)
     await asyncio.sleep(0)
     assert all(request.done for request in requests)
@@ -58,14 +58,14 @@ async def test_requests_that_do_not_wait_share_a_task() -> None:
 async def test_no_request_waits_for_another() -> None:
     tasks, end = RequestTasks(), asyncio.Event()
     waiting = [asyncio.ensure_future(end.wait()) for _ in range(2)]
-    tasks.begin(_await(waiting[0]))
+    tasks.begin_request(_await(waiting[0]))
     behind = Request(1)
-    tasks.begin(behind.handle())
+    tasks.begin_request(behind.handle())
     await turns()
     assert behind.done
     later = Request(2)
-    tasks.begin(_await(waiting[1]))
-    tasks.begin(later.handle())
+    tasks.begin_request(_await(waiting[1]))
+    tasks.begin_request(later.handle())
     await turns()
     assert later.done
     end.set()
@@ -80,7 +80,7 @@ def test_each_has_its_own_context_and_task_for_as_long_as_it_waits(came: list[li
         for turn in came:
             for waits in turn:
                 requests.append(Request(len(requests), waits))
-                tasks.begin(requests[-1].handle())
+                tasks.begin_request(requests[-1].handle())
             await asyncio.sleep(0)
         await turns()
         return requests
@@ -103,9 +103,9 @@ async def test_a_timeout_ends_one_request_only() -> None:
 
     tasks, ended = RequestTasks(), asyncio.Event()
     others = [Request(number, waits=3) for number in range(2)]
-    tasks.begin(others[0].handle())
-    tasks.begin(handle())
-    tasks.begin(others[1].handle())
+    tasks.begin_request(others[0].handle())
+    tasks.begin_request(handle())
+    tasks.begin_request(others[1].handle())
     await ended.wait()
     await turns()
     assert all(request.done for request in others)
@@ -119,10 +119,10 @@ async def test_the_cancellation_of_one_request_cancels_no_other(waits: bool) -> 
         raise asyncio.CancelledError
 
     tasks, others = RequestTasks(), [Request(1), Request(2, waits=1), Request(3)]
-    tasks.begin(others[0].handle())
-    tasks.begin(handle())
+    tasks.begin_request(others[0].handle())
+    tasks.begin_request(handle())
     for request in others[1:]:
-        tasks.begin(request.handle())
+        tasks.begin_request(request.handle())
     await turns()
     assert all(request.done for request in others)
 
@@ -138,7 +138,7 @@ async def test_cancelling_all_tasks_cancels_waiting_requests() -> None:
     ended: list[bool] = []
     tasks = RequestTasks()
     for _ in range(3):
-        tasks.begin(handle())
+        tasks.begin_request(handle())
     await turns()
     under_way = asyncio.all_tasks() - {asyncio.current_task()}
     for task in under_way:

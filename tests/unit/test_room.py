@@ -130,7 +130,7 @@ def test_a_smaller_limit_applies_to_batches_that_come_later() -> None:
     backpressure = Backpressure(100, BUFFERED)
     waits = place(backpressure)
     waits.take(MIB, sender("a"))
-    backpressure.room.adopt(1, MIB)
+    backpressure.room.apply_options(1, MIB)
     with pytest.raises(NoRoom):
         place(backpressure).take(1, sender("a"))
     waits.leave()

@@ -22,7 +22,7 @@ async def take_turns(sizes: list[int]) -> None:
     begun: list[int] = []
 
     async def work(index: int, size: int) -> None:
-        await turns.begin(size)
+        await turns.begin_turn(size)
         begun.append(index)
         assert turns.in_hand <= max(MOST, size)
         await asyncio.sleep(0)
@@ -36,7 +36,7 @@ async def take_turns(sizes: list[int]) -> None:
 async def test_a_cancelled_waiter_blocks_no_other() -> None:
     turns = Turns(lambda: MOST)
     assert turns.begin_at_once(MOST)
-    first, second = (asyncio.create_task(turns.begin(1)) for _ in range(2))
+    first, second = (asyncio.create_task(turns.begin_turn(1)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     turns.end(MOST)
@@ -48,10 +48,10 @@ async def test_turns_beside_others_share_their_limit_but_none_waits_for_stuck_wo
     stuck = Turns(lambda: MOST)
     well = Turns(lambda: MOST, beside=stuck)
     assert stuck.begin_at_once(MOST)
-    waits = asyncio.create_task(stuck.begin(1))
+    waits = asyncio.create_task(stuck.begin_turn(1))
     assert well.begin_at_once(2)
     assert not well.begin_at_once(2)  # only one piece of work, since the limit is used up
-    first, second = (asyncio.create_task(well.begin(size)) for size in (2, 1))
+    first, second = (asyncio.create_task(well.begin_turn(size)) for size in (2, 1))
     await asyncio.sleep(0)
     well.end(2)
     await first
@@ -72,7 +72,7 @@ async def take_turns_beside(sizes: list[tuple[int, int]]) -> None:
     begun: list[list[int]] = [[], [], []]
 
     async def work(index: int, which: int, size: int) -> None:
-        await turns[which].begin(size)
+        await turns[which].begin_turn(size)
         begun[which].append(index)
         await asyncio.sleep(0)
         turns[which].end(size)
@@ -94,7 +94,7 @@ async def take_turns_of(flood: list[tuple[int, int]]) -> None:
     begun: list[tuple[int, int, int]] = []
 
     async def work(index: int, key: int, address: int) -> None:
-        await turns.begin(1, (key, address))
+        await turns.begin_turn(1, (key, address))
         begun.append((key, address, index))
         await asyncio.sleep(0)
         turns.end(1)
@@ -116,7 +116,7 @@ async def take_turns_of(flood: list[tuple[int, int]]) -> None:
 async def test_a_cancelled_waiter_of_one_sender_blocks_no_other_sender() -> None:
     turns = Turns(lambda: 1)
     assert turns.begin_at_once(1)
-    first, second = (asyncio.create_task(turns.begin(1, (key, None))) for key in range(2))
+    first, second = (asyncio.create_task(turns.begin_turn(1, (key, None))) for key in range(2))
     await asyncio.sleep(0)
     first.cancel()
     turns.end(1)

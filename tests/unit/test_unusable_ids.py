@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingestd.api.errors import ConfigError
-from ingestd.config import parse_config
 from ingestd.support.unusable_ids import UNUSABLE, UnusableIds
 
 DEFAULT = UnusableIds()
@@ -83,9 +80,3 @@ def test_a_configured_list_replaces_the_default(words: list[str], text: str) -> 
 def test_the_default_has_each_word_once_in_the_form_it_is_compared_in() -> None:
     assert len({*UNUSABLE}) == len(UNUSABLE)
     assert [word for word in UNUSABLE if word != word.strip().casefold()] == []
-
-
-def test_the_former_name_of_the_option_is_refused_with_its_new_one() -> None:
-    tables = {"plugins": {"identity": {"no_user": ["guest"]}}}
-    with pytest.raises(ConfigError, match=r"plugins\.identity\.no_user: unknown option; it is ids\.unusable now"):
-        parse_config(tables, source="ingestd.toml", base=Path("/"))

@@ -51,6 +51,9 @@ class Options(msgspec.Struct, kw_only=True):
     An option without a default must be given.
     """
 
+    former: ClassVar[Mapping[str, str]] = {}
+    """Names that are no options any more, each with what a configuration that has it is told."""
+
 
 class NamedOptions(Options):
     """A section of tables with names that the operator chooses, such as `[plugins.webhooks.NAME]`.
@@ -84,7 +87,8 @@ def read_options(
     for name, value in table.items():
         where = f"{path}.{name}"
         if name not in fields:
-            raise unknown_option(place(where), where, [f"{path}.{known}" for known in fields])
+            why = type_.former.get(name) or hint(where, [f"{path}.{known}" for known in fields])
+            raise ConfigError(f"{place(where)}: unknown option; {why}")
         wanted = types[name]
         several: Any = get_args(wanted)[0] if get_origin(wanted) is tuple else None
         nested: Any = next(filter(_is_options, (wanted, *get_args(wanted))), None) if several is None else None

@@ -85,7 +85,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
             if self.connections.is_far_too_much(count):
                 self.connections.refuse_at_once(self)
             else:
-                self._look()
+                self._parse()
             return
         self.connections.held(self, count)
         if self.connections.is_far_too_much(count):
@@ -122,7 +122,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
 
     # Reading
 
-    def _look(self) -> None:
+    def _parse(self) -> None:
         """Parse the bytes that have arrived, as far as possible."""
         try:
             if self.phase == "body":
@@ -208,7 +208,7 @@ class FastConnection(asyncio.BufferedProtocol, Client):
     def _parse_held(self) -> None:
         """Parse the bytes that have been held, and read on unless nothing more is parsed or 64 KiB are held again."""
         if self._rest:
-            self._look()
+            self._parse()
         transport = self._transport
         assert transport is not None
         enough = self._is_holding() and (self._last or len(self._rest) > _MOST_HELD)

@@ -27,7 +27,7 @@ class FastServer:
     def __init__(self, start_request: StartRequest, options: HttpOptions, connections: Connections) -> None:
         self.start_request = start_request
         self.connections = connections
-        self.adopt(options)
+        self.apply_options(options)
         self.buffer = bytearray(_READ_AT_ONCE)
         self.view = memoryview(self.buffer)
         self.context = copy_context()
@@ -36,7 +36,7 @@ class FastServer:
         self._making: set[asyncio.Task[Any]] = set()
         self._listening: list[tuple[socket.socket, Callable[[], None]]] = []
 
-    def adopt(self, options: HttpOptions) -> None:
+    def apply_options(self, options: HttpOptions) -> None:
         self.max_header_size = int(options.max_header_size)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:

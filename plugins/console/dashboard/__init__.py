@@ -62,7 +62,7 @@ class Overview:
 
     async def add_sample(self) -> None:
         """Add a sample of the counts to the history. It is called every few seconds."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._history.add(self._look()))
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._history.add(self._take_sample()))
 
     async def render(self, parameters: Mapping[str, str] = NO_PARAMETERS) -> bytes:
         """The present status, at most a second old. `parameters` of the page's address set the panels' filters."""
@@ -92,9 +92,9 @@ class Overview:
             del self._in_progress[selection]
 
     def _encode(self, panels: Sequence[Panel]) -> bytes:
-        return msgspec.json.encode(body_of(self._sources, self._shown, self._history, self._look(), panels))
+        return msgspec.json.encode(body_of(self._sources, self._shown, self._history, self._take_sample(), panels))
 
-    def _look(self) -> Sample:
+    def _take_sample(self) -> Sample:
         return Sample(
             at=self._clock() - self._began,
             time=times.now(),

@@ -43,7 +43,7 @@ class LiveEvents:
         self._viewers: dict[Viewer, Stream] = {}
         self._closed = False
 
-    def adopt(self, disclosure: Disclosure) -> None:
+    def apply_disclosure(self, disclosure: Disclosure) -> None:
         """Show what this allows. If that is something else, all viewers have to come again."""
         if disclosure != self.disclosure:
             self.disclosure = disclosure

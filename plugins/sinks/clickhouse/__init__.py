@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from ingestd.api import hookimpl
@@ -43,10 +43,9 @@ class ClickHouseOptions(Options):
     """The database of the table. It must exist."""
     table: str = "ingestd_records"
     """Created if missing."""
-    async_insert: bool = False
-    """Whether the server collects inserts before it writes them. The sink waits for that in both cases."""
     ca_file: Path | None = None
     """Certificates (PEM) to trust instead of the system's."""
+    former: ClassVar[Mapping[str, str]] = {"async_insert": "it is always false now, since the sink sends batches"}
 
 
 @hookimpl
@@ -135,8 +134,6 @@ class ClickHouseSink(Sink):
         if not sources:
             return
         settings = dict(layout.settings)
-        if "async_insert" in layout.known:
-            settings["async_insert"] = str(int(self.options.async_insert))
         if "insert_deduplication_token" in layout.known:
             settings["insert_deduplication_token"] = batch_token((each.columns.id for each in sources), self._partition)
         self._layout = None  # until the insert succeeds

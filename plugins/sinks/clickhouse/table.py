@@ -47,6 +47,7 @@ _WITH_JSON = (25, 3)
 _ENGINES_WITHOUT_STORAGE = {"Buffer", "Memory", "Set", "View"}
 _SETTINGS = {
     # Unknown ones are left out. An operator's profile may have other values of these.
+    "async_insert": "0",  # the server would forget the token of a batch
     "date_time_input_format": "best_effort",
     "input_format_allow_errors_num": "0",
     "input_format_allow_errors_ratio": "0",
@@ -55,9 +56,8 @@ _SETTINGS = {
     "max_partitions_per_insert_block": "0",
     "type_json_skip_duplicated_paths": "1",
     _LENIENT: "1",
-    "wait_for_async_insert": "1",
 }
-_BY_SINK = ("async_insert", "insert_deduplication_token")
+_BY_SINK = ("insert_deduplication_token",)
 # A new table remembers the tokens of so many inserts. Rows are on the disk when an insert returns.
 _TABLE_SETTINGS = {"fsync_after_insert": 1, "fsync_part_directory": 1, "non_replicated_deduplication_window": 1000}
 

@@ -7,16 +7,16 @@ the stream has acknowledged each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from ingestd.api import hookimpl
 from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
-from ingestd.api.options import Duration, Options, PositiveDuration, Url, has_credentials, password_in_clear
+from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 from .client import Connection
@@ -37,12 +37,13 @@ class NatsOptions(Options):
     """May contain {type}, {tenant} and {key}, the event key."""
     create: bool = True
     """Whether the sink creates a missing stream. It never changes an existing one."""
-    duplicate_window: PositiveDuration = Duration.parse("2m")
-    """How long a stream that the sink creates remembers ids."""
     credentials: Path | None = None
     """A file with a JWT and its seed, as made by `nsc`."""
     ca_file: Path | None = None
     """Certificates to trust instead of the system's. The connection must then use TLS."""
+    former: ClassVar[Mapping[str, str]] = {
+        "duplicate_window": "a new stream remembers ids for two minutes, and `nats stream edit` changes that"
+    }
 
 
 @hookimpl

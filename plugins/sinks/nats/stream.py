@@ -23,6 +23,8 @@ _OF_SERVER = {
 }  # fmt: skip
 """Failures of the stream or its server although their `code` is not one of a server's failure."""
 
+_DUPLICATE_WINDOW = 120 * 1_000_000_000  # nanoseconds for which a new stream remembers ids
+
 
 class Stream:
     """The stream. Raises `SinkRetry` for its failures, and `SinkFailure` for other refusals of a message."""
@@ -30,8 +32,8 @@ class Stream:
     def __init__(self, options: NatsOptions, subject: Subject) -> None:
         self._name = options.stream
         self._may_create = options.create
-        self._duplicate_window = options.duplicate_window
         self._subject = subject
+        self._duplicate_window = _DUPLICATE_WINDOW
 
     async def ensure(self, connection: Connection) -> None:
         """Create the stream if it does not exist."""
@@ -94,7 +96,7 @@ class Stream:
             "max_msgs": -1,
             "max_bytes": -1,
             "num_replicas": 1,
-            "duplicate_window": self._duplicate_window.milliseconds * 1_000_000,
+            "duplicate_window": self._duplicate_window,
         }
         answer = await connection.call(f"STREAM.CREATE.{self._name}", config)
         error = answer.get("error")

@@ -10,7 +10,6 @@ Compressing and storing block, so they are done on a thread. Failures of the sto
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -24,6 +23,7 @@ from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, Url, remote_host
 from ingestd.api.sink import Digest, Sink, Span
+from ingestd.support.pace import Pace
 
 from ..columns import make_rows
 from ..own_thread import OwnThread
@@ -55,7 +55,8 @@ def check_target(options: ParquetOptions, path: str) -> None:
         raise ConfigError(f"{path}.storage: has no effect without url")
 
 
-_SLICE_RECORDS = 256  # after which other tasks get a turn
+_SLICE_RECORDS = 256
+_SLICE = 0.002  # seconds of work after which other tasks get a turn
 
 
 @hookimpl
@@ -126,9 +127,10 @@ class ParquetSink(Sink):
         if refused:
             raise SinkReject(refused)
         rows = [*found.values()]
+        pace = Pace(_SLICE)
         for start in range(0, len(batch), _SLICE_RECORDS):
             self._buffer.add(rows[start : start + _SLICE_RECORDS], batch[start : start + _SLICE_RECORDS])
-            await asyncio.sleep(0)
+            await pace.give_way()
             if self._buffer.needs_compressing:
                 await self._thread.do(self._buffer.compress)
 

@@ -31,7 +31,6 @@ from .client import connect, disconnect
 from .errors import told
 from .rows import Row, copy, new_rows, row_of
 from .table import Table
-from .verification import read_digests, read_ids
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
@@ -148,11 +147,11 @@ class PostgresSink(Sink):
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
         async with self._reading() as connection:
-            return await read_digests(connection, self._table, begin, end, step)
+            return await self._table.digests(connection, begin, end, step)
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
         async with self._reading() as connection:
-            return await read_ids(connection, self._table, begin, end)
+            return await self._table.ids(connection, begin, end)
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[Any]:

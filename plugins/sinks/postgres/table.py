@@ -1,12 +1,15 @@
-"""The table: its columns, and creating and checking it."""
+"""The table: its columns, creating and checking it, and what it has of a time."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from ingestd.api.errors import ConfigError, SinkRetry
+from ingestd.api.sink import Digest
 
 __all__ = ["COLUMNS", "Table"]
 
@@ -128,6 +131,19 @@ class Table:
             if not any(first == name or (name not in COLUMNS and name in first) for first in firsts)
         ]
 
+    async def digests(self, connection: Any, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        query = f"""
+        SELECT floor(extract(epoch FROM received_at) * 1000 / $3)::bigint, count(*),
+            sum(('x' || left(md5(id), 15))::bit(60)::bigint) % 18446744073709551616
+        FROM {self.quoted} WHERE received_at >= $1 AND received_at < $2 GROUP BY 1
+        """  # noqa: S608 - the name is checked and quoted
+        rows = await connection.fetch(query, _time(begin), _time(end), step)
+        return {part: Digest(count, int(total)) for part, count, total in rows}
+
+    async def ids(self, connection: Any, begin: int, end: int) -> Sequence[str]:
+        query = f"SELECT id FROM {self.quoted} WHERE received_at >= $1 AND received_at < $2"  # noqa: S608 - as above
+        return [found for (found,) in await connection.fetch(query, _time(begin), _time(end))]
+
     async def _find(self, connection: Any) -> int | None:
         table: int | None = await connection.fetchval("SELECT to_regclass($1)::oid", self.quoted)
         return table
@@ -159,3 +175,7 @@ class Table:
         if faults:
             raise SinkRetry(f"the table {self._given} " + "; it ".join(faults))
         return str(kind)
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds // 1000, UTC)

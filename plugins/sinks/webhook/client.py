@@ -14,7 +14,7 @@ from tornado.tcpclient import TCPClient
 
 from ingestd.api import __version__
 from ingestd.api.errors import ConfigError, SinkFailure
-from ingestd.api.http_request import Answer, ask
+from ingestd.api.http_request import Reply, ask
 from ingestd.api.options import Secret
 from ingestd.support.terminal import printable
 
@@ -73,7 +73,7 @@ class Target:
         finally:
             client.close()
 
-    async def post(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def post(self, headers: Mapping[str, str], body: bytes) -> Reply:
         """The answer to this body with these headers and the configured ones.
 
         Raises `SinkRetry` without a connection, and `SinkFailure` if the connection ends without an answer.

@@ -23,6 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.api.options import Address
+from ingestd.support.pace import Pace
 from ingestd.support.periodic import TIMING
 
 from .database import Database
@@ -39,7 +40,6 @@ _log = logging.getLogger("ingestd.redis")
 _GATHER = 0.02  # seconds in which further partitions get something to report
 _BEATS_UNUSED = 400  # beats between two looks for unused entries: they stay for ten to twenty minutes
 _END = 0.5  # seconds for which the end waits for beats in progress
-_AT_ONCE = 32  # answers between two turns of the loop
 
 
 class _Before(NamedTuple):
@@ -302,9 +302,9 @@ class Beats:
         if options.replicas and await connection.read_response() < options.replicas:
             return set()
         done = set()
-        for number, ((each, _, then), answer) in enumerate(zip(made, answers, strict=True)):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        pace = Pace(0.001)
+        for (each, _, then), answer in zip(made, answers, strict=True):
+            await pace.give_way()
             if isinstance(answer, ResponseError):
                 _log.debug("a beat of partition %s on %s: %s", each.database.options.name, address, answer)
                 continue

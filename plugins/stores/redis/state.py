@@ -12,7 +12,7 @@ from ingestd.api.store import Field
 
 from ..cache import Entries, Loaded
 from ..cached_state import CachedState
-from ..entry import Change, Entry, Row, SetEntry, is_set, key_of, set_key
+from ..entry import Change, KeyState, Row, SetEntry, is_set, key_of, set_key
 from ..fields import Fields
 from .link import Link
 
@@ -83,7 +83,7 @@ class CheckedState(Transaction):
         # Every event begins one, so without the calls and the lists of the base classes.
         self.now, self.entries, self._missed, self._calls = now, entries, None, None
         self._link, self._store_id, self.placement = link, link.store_id, link.placement
-        self._touched: dict[str, Entry] = {}
+        self._touched: dict[str, KeyState] = {}
         """The entries as this transaction sees them."""
         self._before: dict[str, list[Any] | None] = {}
         """The content, before this transaction, of entries that it has changed. None: it no longer matters."""
@@ -118,7 +118,7 @@ class CheckedState(Transaction):
         """Drop from the cache all that this transaction has read or written, since some of it is wrong."""
         self.entries.forget(self._touched)
 
-    def _at_hand(self, key: str) -> Entry | None:
+    def _at_hand(self, key: str) -> KeyState | None:
         entry = self._touched.get(key)
         if entry is None:
             entry = self.entries.known(key)
@@ -128,7 +128,7 @@ class CheckedState(Transaction):
             self._touched[key] = entry
         return entry
 
-    async def look(self, key: str) -> Entry:
+    async def look(self, key: str) -> KeyState:
         entry = self._at_hand(key)
         if entry is None:
             self.entries.forget((key,))
@@ -139,7 +139,7 @@ class CheckedState(Transaction):
             self._large = self._large or entry.weight > _LARGEST
         return entry
 
-    def _replace(self, entry: Entry) -> None:
+    def _replace(self, entry: KeyState) -> None:
         self._touched[entry.key] = entry
         self.entries.replace(entry)
         self._large = self._large or entry.weight > _LARGEST
@@ -153,13 +153,13 @@ class CheckedState(Transaction):
             copy.restore(entry.saved())
             self._replace(copy)
 
-    def _live(self, entry: Entry) -> str | None:
+    def _live(self, entry: KeyState) -> str | None:
         value = None if entry.expires is not None and entry.expires < self.now else entry.value
         if entry.key not in self._before:
             self._checks.append((entry.key, value))
         return value
 
-    def _set(self, entry: Entry, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
+    def _set(self, entry: KeyState, present: str | None, value: str, ttl: int | None, *, sliding: bool = False) -> None:
         key, expires = entry.key, None if ttl is None else self.now + ttl
         if value == present:  # writing the same value again never shortens its life
             is_own = key in self._before
@@ -172,17 +172,17 @@ class CheckedState(Transaction):
             self._checks[-1] = (key, value, ttl)  # the check of `_live`
         else:
             # Also with the same value: `merge` changes the entries in `_before`, so others must not have read them.
-            self._replace(Entry(key, value, None, expires))
+            self._replace(KeyState(key, value, None, expires))
             self._before[key] = None
             self._writes.append(("put", key, value, ttl))
 
-    def _changed(self, entry: Entry) -> None:
+    def _changed(self, entry: KeyState) -> None:
         entry.row()  # empties the entry's own log of changes
         self.entries.weigh(entry)
         self._large = self._large or entry.weight > _LARGEST
 
     async def delete(self, key: str) -> None:
-        for entry in (Entry(key), SetEntry(set_key(key))):
+        for entry in (KeyState(key), SetEntry(set_key(key))):
             self._replace(entry)
             self._before[entry.key] = None
         self._writes.append(("delete", key))
@@ -244,7 +244,7 @@ class CheckedState(Transaction):
         return found
 
 
-def _content(entry: Entry, now: int) -> list[Any]:
+def _content(entry: KeyState, now: int) -> list[Any]:
     """The fields or members of an entry, as batch.lua compares them."""
     if isinstance(entry, SetEntry):
         if _has_ended(entry, now):
@@ -253,7 +253,7 @@ def _content(entry: Entry, now: int) -> list[Any]:
     return [] if entry.fields is None or _has_ended(entry, now) else _flat(entry.fields)
 
 
-def _has_ended(entry: Entry, now: int) -> bool:
+def _has_ended(entry: KeyState, now: int) -> bool:
     return entry.expires is not None and entry.expires < now
 
 
@@ -276,7 +276,7 @@ class StepState(Transaction):
         return (), [_row(entry) for entry in changed], ()
 
 
-def _row(entry: Entry) -> tuple[Any, ...]:
+def _row(entry: KeyState) -> tuple[Any, ...]:
     """The changes of an entry, as batch.lua writes them."""
     key = entry.key
     if isinstance(entry, SetEntry):

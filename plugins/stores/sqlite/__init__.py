@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
-
-from msgspec import Meta
+from typing import ClassVar
 
 from ingestd.api import hookimpl
 from ingestd.api.hookspecs import BackendFactory, Daemon
-from ingestd.api.options import Duration, PositiveSize, Size
 from ingestd.api.options import Options as BaseOptions
+from ingestd.api.options import PositiveSize, Size
 
-from .backend import CACHE_SIZE, SqliteBackend
+from .backend import CACHE, CACHE_SIZE, SqliteBackend
 from .files import locate
 
 __all__ = ["SqliteBackend", "SqlitePlugin"]
@@ -21,9 +19,10 @@ __all__ = ["SqliteBackend", "SqlitePlugin"]
 
 class SqlitePlugin:
     class Options(BaseOptions):
-        cache: Annotated[int, Meta(ge=1)] = 200_000
         cache_size: PositiveSize = Size(CACHE_SIZE)
-        busy_timeout: Duration = Duration.parse("1s")
+        former: ClassVar[Mapping[str, str]] = {
+            "cache": f"it is always {CACHE} now", "busy_timeout": "it is always a second now"
+        }  # fmt: skip
 
     def __init__(self, options: Options | None = None) -> None:
         self._options = options or self.Options()
@@ -34,12 +33,7 @@ class SqlitePlugin:
         register("sqlite", self._make)
 
     def _make(self, url: str, base: Path) -> SqliteBackend:
-        backend = SqliteBackend(
-            locate(url, base),
-            cache=self._options.cache,
-            cache_size=int(self._options.cache_size),
-            busy_timeout=float(self._options.busy_timeout),
-        )
+        backend = SqliteBackend(locate(url, base), cache_size=int(self._options.cache_size))
         self._made.append(backend)
         return backend
 

@@ -34,10 +34,10 @@ from .sweep import Sweeper
 from .upgrade import upgrade
 from .writeback import WriteBack
 
-__all__ = ["CACHE_SIZE", "SqliteBackend"]
+__all__ = ["CACHE", "CACHE_SIZE", "SqliteBackend"]
 
-CACHE_SIZE = 32 << 20
-"""Default for the bytes of state that stay in memory."""
+CACHE, CACHE_SIZE = 200_000, 32 << 20
+"""The entries of state that stay in memory, and the default for their bytes."""
 
 _log = logging.getLogger("ingestd.sqlite")
 
@@ -53,7 +53,9 @@ class SqliteBackend(Backend):
     journal: SqliteJournal
     contents: SqliteContents
 
-    def __init__(self, path: Path, *, cache: int, cache_size: int = CACHE_SIZE, busy_timeout: float) -> None:
+    def __init__(
+        self, path: Path, *, cache: int = CACHE, cache_size: int = CACHE_SIZE, busy_timeout: float = 1.0
+    ) -> None:
         self.path = path
         self.database = Database(path, cache=cache, cache_size=cache_size, busy_timeout=busy_timeout)
         self.store = SqliteStore(self.database)

@@ -20,7 +20,7 @@ import msgspec
 from rbloom import Bloom
 
 from ..entry import set_key
-from .connections import Connections
+from .connections import SqliteConnections
 from .ttl_log import TtlLog
 
 __all__ = ["BloomFilter"]
@@ -53,7 +53,7 @@ class BloomFilter:
     """The filter in use and its replacement. Keys are those of `Entries`: a set and a value have different ones."""
 
     def __init__(
-        self, connections: Connections, renewals: TtlLog, smallest: int = _SMALLEST, largest: int = _LARGEST
+        self, connections: SqliteConnections, renewals: TtlLog, smallest: int = _SMALLEST, largest: int = _LARGEST
     ) -> None:
         self._connections = connections
         self._renewals = renewals

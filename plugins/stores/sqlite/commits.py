@@ -17,7 +17,7 @@ from ingestd.support.distribution import Distribution
 
 from ..cache import Entries
 from ..cached_state import CachedState
-from ..entry import Entry, is_renewal, not_renewed
+from ..entry import KeyState, is_renewal, not_renewed
 from ..recent_records import Tail
 from .batch import DEPENDS, Written, write_batch
 from .bloom_filter import BloomFilter
@@ -166,7 +166,7 @@ class Commits:
     def _write(self) -> None:
         """Hand the gathered transactions to the writer's thread."""
         batch, self._gathering = self._gathering[:_MANY], self._gathering[_MANY:]
-        in_flight: dict[str, Entry] = {}
+        in_flight: dict[str, KeyState] = {}
         live: list[Pending] = []
         late: list[Pending] = []
         for each in batch:
@@ -195,7 +195,7 @@ class Commits:
         else:  # no writes: they waited only for writes of others, which are durable now
             loop.call_soon(self._settle, live, in_flight, {})
 
-    def _take_off(self, each: Pending, in_flight: dict[str, Entry]) -> None:
+    def _take_off(self, each: Pending, in_flight: dict[str, KeyState]) -> None:
         """Take the unwritten entries that a transaction has seen. It depends on them, whoever wrote them."""
         for entry in each.entries:
             if entry.dirty:
@@ -214,7 +214,7 @@ class Commits:
                 in_flight[key] = entry
 
     def _written(
-        self, live: list[Pending], in_flight: dict[str, Entry], begun: float, written: Written | BaseException
+        self, live: list[Pending], in_flight: dict[str, KeyState], begun: float, written: Written | BaseException
     ) -> None:
         seconds = time.perf_counter() - begun
         self._statistics.add(seconds, len(live), stored=isinstance(written, Written))
@@ -227,7 +227,7 @@ class Commits:
             failed = {each: Unavailable(f"Events cannot be stored at the moment: {reason}.") for each in live}
             self._settle(live, in_flight, failed)
 
-    def _settle(self, live: list[Pending], in_flight: dict[str, Entry], failed: Mapping[Pending, Exception]) -> None:
+    def _settle(self, live: list[Pending], in_flight: dict[str, KeyState], failed: Mapping[Pending, Exception]) -> None:
         records: list[Record] = []
         size = 0
         self._entries.end_commit(in_flight.values())
@@ -295,7 +295,7 @@ def _tell(batch: list[Pending]) -> None:
             _log.exception("a callback of a commit failed")
 
 
-def _check(entries: Iterable[Entry]) -> None:
+def _check(entries: Iterable[KeyState]) -> None:
     """Raises `Unavailable` if a transaction has read a state that was never stored."""
     for entry in entries:
         if entry.invalidated:

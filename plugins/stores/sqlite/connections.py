@@ -12,13 +12,13 @@ from ingestd.api.errors import Unavailable
 from .connection import Connection, connect, is_damage
 from .upgrade import prepare
 
-__all__ = ["Connections"]
+__all__ = ["SqliteConnections"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Connections:
+class SqliteConnections:
     """Four connections for the owner of the file. A guest has two: one to send requests to the owner, one to read."""
 
     def __init__(self, path: Path, busy_timeout: float) -> None:

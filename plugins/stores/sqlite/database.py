@@ -19,7 +19,7 @@ from .batch import last_member, last_position, read_rows
 from .bloom_filter import BloomFilter
 from .commits import Commits, CommitStatistics
 from .connection import snapshot
-from .connections import Connections
+from .connections import SqliteConnections
 from .guest import GuestState, submit
 from .guest_commits import GuestCommits
 from .removal import Cleaner, Replacement, replace_bodies
@@ -33,7 +33,7 @@ class Database:
 
     def __init__(self, path: Path, *, cache: int, cache_size: int, busy_timeout: float) -> None:
         self.path = path
-        self.connections = Connections(path, busy_timeout)
+        self.connections = SqliteConnections(path, busy_timeout)
         self.statistics = CommitStatistics()
         self.commits: Commits | None = None
         """None for a guest, and while the file is closed."""

@@ -21,7 +21,7 @@ from ingestd.api.events import Record
 
 from ..cache import Entries
 from ..cached_state import CachedState
-from .connections import Connections
+from .connections import SqliteConnections
 from .removal import Replacement
 
 __all__ = ["CONFLICT", "DONE", "GuestState", "Operation", "Request", "submit"]
@@ -92,7 +92,7 @@ class GuestState(CachedState):
 
 
 async def submit(
-    connections: Connections,
+    connections: SqliteConnections,
     states: Sequence[GuestState],
     records: Sequence[Record],
     replacements: Sequence[Replacement] = (),

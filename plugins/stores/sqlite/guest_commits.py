@@ -11,7 +11,7 @@ from ingestd.api.journal import Append
 
 from ..cache import Entries
 from ..cached_state import CachedState
-from .connections import Connections
+from .connections import SqliteConnections
 from .guest import GuestState, submit
 
 __all__ = ["GuestCommits", "put_idempotency_key"]
@@ -33,7 +33,7 @@ class GuestCommits:
     A request fails as a whole. Then all transactions with the same entries get a conflict, or the reason.
     """
 
-    def __init__(self, connections: Connections, new_entries: Callable[[], Entries]) -> None:
+    def __init__(self, connections: SqliteConnections, new_entries: Callable[[], Entries]) -> None:
         self._connections = connections
         self._new_entries = new_entries
         self._entries: Entries | None = None

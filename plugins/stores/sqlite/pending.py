@@ -10,7 +10,7 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 
-from ..entry import Entry, Row
+from ..entry import KeyState, Row
 
 __all__ = ["Pending"]
 
@@ -26,7 +26,7 @@ class Pending(msgspec.Struct, eq=False):
     `position` and `size` (of all its records): known once it has been written.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[KeyState]
     settled: Callable[[Pending], None]
     records: Sequence[Record] = ()
     cursor: Cursor | None = None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ingestd.api.events import Record
 
 from ..cache import Entries
-from .connections import Connections
+from .connections import SqliteConnections
 
 __all__ = ["Cleaner", "Replacement", "make_replacement", "replace_bodies"]
 
@@ -81,7 +81,7 @@ def _digest(body: bytes) -> bytes:
 class Cleaner:
     """Empties the write-ahead log into the database, some seconds after a removal."""
 
-    def __init__(self, connections: Connections, entries: Entries) -> None:
+    def __init__(self, connections: SqliteConnections, entries: Entries) -> None:
         self.due = False
         self._blanked = False
         self._connections = connections

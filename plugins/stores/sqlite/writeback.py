@@ -14,6 +14,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
+from ingestd.support.pace import Pace
+
 from .commits import Commits
 from .ttl_log import FULL, TtlLog
 
@@ -22,7 +24,7 @@ __all__ = ["WriteBack"]
 _AGE = 30  # steps, one a second
 _MANY = 128  # rows of one commit: each may be on a separate page
 _PAUSE = 0.005  # seconds between two commits, for other commits
-_SORTED = 1000  # keys that are sorted without a pause
+_SORTED = 1000  # keys that are sorted at once
 _LOG_ROWS = 64  # rows of the log that one commit removes
 
 
@@ -74,10 +76,10 @@ class WriteBack:
 
     async def _in_order(self, keys: Sequence[str]) -> Iterator[str]:
         """The keys to write, in order. They are sorted in portions, since events wait meanwhile."""
-        parts = []
+        parts, pace = [], Pace(0.001)
         for start in range(0, len(keys), _SORTED):
             parts.append(sorted(filter(self._renewals.of_older_alone, keys[start : start + _SORTED])))
-            await asyncio.sleep(0)
+            await pace.give_way()
         return merge(*parts)
 
 

@@ -11,10 +11,10 @@ from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult, show_size
 from ingestd.api.store import StoreSize
 from ingestd.config import Config
+from ingestd.daemon.state_sizes import LETTERS, VISITORS, max_size
 from ingestd.delivery.dead_letters import load_letter_bytes
 from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.storage.split_journal import SplitJournal
-from ingestd.storage.state_limit import LETTERS, VISITORS, max_size
 
 __all__ = ["look_at_state"]
 

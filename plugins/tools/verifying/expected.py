@@ -96,7 +96,7 @@ class Expected:
             position = await first_since(journal, extent, self._since) - 1
             while position < extent.last and (page := await journal.read(position, _PAGE)):
                 position = page[-1].position
-                for each in await self._look(page, due):
+                for each in await self._seen_of(page, due):
                     if self._since <= each.at < self._until:
                         yield each
             self._ends[due.partition.name] = max(position, self._ends.get(due.partition.name, 0))
@@ -108,10 +108,10 @@ class Expected:
             position = self._ends.get(due.partition.name, 0)
             while page := await due.partition.journal.read(position, _PAGE):
                 position = page[-1].position
-                found.update(each.id for each in await self._look(page, due))
+                found.update(each.id for each in await self._seen_of(page, due))
         return found
 
-    async def _look(self, page: Collection[Record], due: Due) -> list[Seen]:
+    async def _seen_of(self, page: Collection[Record], due: Due) -> list[Seen]:
         left_out: Collection[int] = ()
         if self._transform is not None:
             left_out = (await self._transform.apply([*page])).left_out

@@ -34,8 +34,7 @@ def pages() -> Iterator[ShopPages]:
 
 @pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    http = 'shutdown_timeout = "100ms"\nshutdown_grace = "0s"'
-    return Shop(tmp_path_factory.mktemp("shop"), {"http": http, **TABLES})
+    return Shop(tmp_path_factory.mktemp("shop"), {"http": 'shutdown_timeout = "100ms"', **TABLES})
 
 
 @pytest.fixture(scope="package")

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.hostile import loop_seconds
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Reply, Shop
+from tests.support.forked import short_times
 from tests.support.rawhttp import Client, assert_refused, counting, event, head, outcomes, post, quiet
 
 HEADER_TIMEOUT, BODY_TIMEOUT, IDLE_TIMEOUT = 1.0, 1.2, 1.0
@@ -31,14 +32,14 @@ MOST_FOR_REQUEST, MOST_FOR_CONNECTION, MOST_FOR_BYTE = 2.0, 1.5, 0.25
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, each_http_server: str) -> Shop:
-    timeouts = {"header_timeout": HEADER_TIMEOUT, "body_timeout": BODY_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
+    timeouts = {"body_timeout": BODY_TIMEOUT, "idle_timeout": IDLE_TIMEOUT}
     options = "\n".join(f'{name} = "{seconds * 1000:.0f}ms"' for name, seconds in timeouts.items())
     return Shop(tmp_path_factory.mktemp("slow"), {"http": f'server = "{each_http_server}"\n{options}'})
 
 
 @pytest.fixture(scope="module")
 def daemon(shop: Shop) -> Iterator[Daemon]:
-    with shop.serve() as running:
+    with short_times(http_head=HEADER_TIMEOUT), shop.serve() as running:
         yield running
 
 
