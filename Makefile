@@ -184,6 +184,8 @@ clean:
 # Else each of the processes of a run would compile all tests and ingestd itself, at the same time.
 .venv/compiled-for-tests: .venv/installed-for-tests $(TESTS)
 	@$(BIN)/pytest --collect-only -qq >.venv/collected || { cat .venv/collected; exit 1; }
+	@# Each of them would also decode each character once, which hypothesis keeps in a file.
+	@$(BIN)/python -c "from hypothesis.strategies import characters; characters(codec='utf-8').validate()"
 	@touch $@
 
 $(BIN)/prometheus: | .venv/bin/python

@@ -71,7 +71,9 @@ class _Parser(argparse.ArgumentParser):
 class CommandLine:
     """The parser of all commands. Plugins get it as `ingestd.api.hookspecs.Commands`."""
 
-    def __init__(self) -> None:
+    def __init__(self, argv: Sequence[str] | None = None) -> None:
+        """With `argv`, only a command whose words are in it gets its arguments. To add all takes as long as to run."""
+        self._argv = argv
         self.parser = _Parser(prog="ingestd", description="Customer-event ingestion for e-commerce.")
         self.parser.add_argument("--version", action="version", version=f"ingestd {__version__}")
         self.parser.add_examples(_EXAMPLES)
@@ -100,7 +102,7 @@ class CommandLine:
             run = partial(_run, command.run)
             parser = self._add(group, name, command.help, command.examples, command.json, run=run, needs_store=False)
             self.running_without[command.words] = command.runs_without
-            if command.add_arguments is not None:
+            if command.add_arguments is not None and self._may_run(command.words):
                 command.add_arguments(parser)
 
     def describe(self, group: str, help: str) -> None:
@@ -116,11 +118,15 @@ class CommandLine:
             self._groups[group].add_examples(examples[:1])
         command = self._add_parser(group, name, help, description=help)
         command.add_examples(examples)
-        add_configuration(command)
-        if json:
-            command.add_argument("--json", action="store_true", help=json)
+        if self._may_run(f"{group} {name}"):
+            add_configuration(command)
+            if json:
+                command.add_argument("--json", action="store_true", help=json)
         command.set_defaults(**defaults)
         return command
+
+    def _may_run(self, words: str) -> bool:
+        return self._argv is None or {*words.split()} <= {*self._argv}
 
     def _add_group(self, group: str) -> None:
         if group in self._groups:

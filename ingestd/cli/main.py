@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,9 +110,9 @@ def _main(argv: list[str], runner: asyncio.Runner) -> int:
     return 0
 
 
-def command_line(plugins: Plugins) -> CommandLine:
-    """All commands: `serve`, and those of extensions and plugins."""
-    cli = CommandLine()
+def command_line(plugins: Plugins, argv: Sequence[str] | None = None) -> CommandLine:
+    """All commands: `serve`, and those of extensions and plugins. With `argv`, it parses only this command line."""
+    cli = CommandLine(argv)
     cli.add_all([_SERVE])
     register_all(plugins.manager, "register_commands", cli)
     return cli
@@ -128,10 +129,10 @@ def _load(argv: list[str]) -> tuple[Config, Plugins, CommandLine]:
     try:
         config = load_config(find_config(known.config), known.set)
         plugins = load_plugins(config)
-        return config, plugins, command_line(plugins)
+        return config, plugins, command_line(plugins, argv)
     except ConfigError as error:
         config, plugins = defaults()
-        cli = command_line(plugins)
+        cli = command_line(plugins, argv)
         # A help text needs no configuration, but has only the built-in commands.
         if argv and not {"-h", "--help", "--version"} & {*argv}:
             without = cli.running_without.get(argv[0])

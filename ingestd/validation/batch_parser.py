@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -35,6 +36,16 @@ class Batch(NamedTuple):
     """The other members of the body that the parser reads, without those that the body lacks."""
 
 
+@cache
+def _events(count: int) -> type[msgspec.Struct]:
+    """An array of so many events, of which the decoder skips the rest.
+
+    A list would be built whole before it is counted, and a few megabytes have room for millions of elements.
+    """
+    numbered = [(f"event_{number}", msgspec.Raw, msgspec.UNSET) for number in range(count)]
+    return msgspec.defstruct("_Events", numbered, array_like=True)
+
+
 class BatchParser:
     """Parses valid batches at once. A faulty batch takes many times as long, so these are parsed one at a time."""
 
@@ -46,11 +57,7 @@ class BatchParser:
         self._least = least
         self._most = most
         self._envelope = tuple(envelope)
-        # Fields for one event more than a batch may have; the decoder skips the rest. A list would be built whole
-        # before it is counted, and a few megabytes have room for millions of elements.
-        numbered = [(f"event_{number}", msgspec.Raw, msgspec.UNSET) for number in range(most + 1)]
-        events = msgspec.defstruct("_Events", numbered, array_like=True)
-        self._decode_large = self._decoder(events)
+        self._decode_large = self._decoder(_events(most + 1))
         self._decode_small = self._decoder(list[msgspec.Raw])
         # For batches of the wrong shape: any type of the array, and any type of the body.
         self._decode_any = self._decoder(msgspec.Raw, msgspec.Raw())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,12 +55,12 @@ _GROUPS = {
 
 @hookimpl
 def register_commands(commands: CommandLine) -> None:
-    commands.add_all(_commands(commands))
+    commands.add_all(_commands())
     for group, sentence in _GROUPS.items():
         commands.describe(group, sentence)
 
 
-def _commands(cli: CommandLine) -> Iterator[Command]:
+def _commands() -> Iterator[Command]:
     yield Command(
         "reload",
         f"{__name__}.reload:reload",
@@ -246,7 +245,7 @@ def _commands(cli: CommandLine) -> Iterator[Command]:
         f"{__name__}.completion:print_completion",
         "print a shell completion script",
         ["ingestd completion bash", "ingestd completion fish --config /etc/ingestd/ingestd.toml"],
-        partial(completion.add_arguments, command_line=cli.parser),
+        completion.add_arguments,
         runs_without="found",
     )
 

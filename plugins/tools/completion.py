@@ -19,21 +19,22 @@ __all__ = ["add_arguments", "print_completion"]
 _SHELLS = ("bash", "zsh", "fish")
 
 
-def add_arguments(parser: argparse.ArgumentParser, command_line: argparse.ArgumentParser) -> None:
-    """`command_line` is the parser of all commands. Commands may be added to it later."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=f"the shell: {', '.join(_SHELLS)}")
-    parser.set_defaults(command_line=command_line)
 
 
 async def print_completion(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     import shtab  # only this command needs it
 
+    from ingestd.cli.main import command_line
+
+    parser = command_line(plugins).parser
     kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
-    for action in _actions(arguments.command_line):
+    for action in _actions(parser):
         if action.metavar in kinds:
             action.complete = kinds[action.metavar]  # type: ignore[attr-defined]  # shtab reads this attribute
-    script = shtab.complete(arguments.command_line, arguments.shell)
-    write_data([_without_deeper_commands(script, arguments.command_line) if arguments.shell == "zsh" else script])
+    script = shtab.complete(parser, arguments.shell)
+    write_data([_without_deeper_commands(script, parser) if arguments.shell == "zsh" else script])
 
 
 def _without_deeper_commands(script: str, parser: argparse.ArgumentParser) -> str:

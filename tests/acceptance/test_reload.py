@@ -453,7 +453,7 @@ def test_a_supervisor_is_notified_of_each_reload_including_refused_ones(tmp_path
         assert "serving: generation 2" in init.told("STATUS")
         shop.config.write_text("[http")
         assert "not TOML" in site.refused()
-        assert init.count("READY=1") == 3
+        init.wait_until(lambda: init.count("READY=1") == 3)
         init.wait_until(lambda: any("generation 2, 1 sink" in s and "not TOML" in s for s in init.told("STATUS")))
         shop.config.write_text(site.first)
         assert site.reloaded() == 3

@@ -117,7 +117,7 @@ class Daemon:
             content = os.pread(self._stderr.fileno(), written - self._taken, self._taken)
             if content or over:
                 break
-            time.sleep(0.005)
+            time.sleep(0.02)
         self._taken += len(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
         self.log += [line.decode() for line in lines]

@@ -75,10 +75,19 @@ def _import_all() -> None:
 
 
 def _look_at_all() -> None:
-    """Does once what each command does first: Python and msgspec keep what they find out about classes and patterns."""
+    """Does once what each command does first: Python and msgspec keep what they find out about classes and patterns.
+
+    The plugins of a module path and the compiled built-in schemas are kept, too.
+    """
     from ingestd.cli import main
     from ingestd.daemon.generation import first_generation
+    from ingestd.hooks import loader
+    from ingestd.validation.validator import Validator
 
+    find, load = functools.cache(lambda path, find=loader._available: find()), Validator.load
+    loader._available = lambda: find(tuple(sys.path))
+    built_in = load()
+    Validator.load = lambda directory=None: built_in if directory is None else load(directory)  # type: ignore[method-assign]
     config, plugins = main.defaults()
     first_generation(config, plugins)
     main.command_line(plugins)

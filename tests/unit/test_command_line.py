@@ -48,6 +48,15 @@ def test_the_examples_in_the_help_parse(name: str) -> None:
             assert parsed.run is COMMANDS[name].get_default("run")
 
 
+def test_the_parser_of_one_command_line_has_all_that_this_command_takes() -> None:
+    _, plugins = defaults()
+    for name, parser in PARSERS.items():
+        _, *words = name.split()
+        alone = {each.prog: each for each in parsers(command_line(plugins, [*words, "--help"]).parser)}
+        assert alone.keys() == PARSERS.keys()
+        assert alone[name].format_help() == parser.format_help()
+
+
 def test_each_function_that_is_imported_later_exists() -> None:
     later = [
         run.args[0]

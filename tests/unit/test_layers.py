@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-
-import pytest
 
 from ingestd.api import hookspecs
 from ingestd.hooks.loader import _ExtensionSpecs
@@ -101,19 +99,25 @@ def test_the_root_has_few_entries() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("module", CORE)
-def test_a_core_module_imports_nothing_from_upper_layers(module: str) -> None:
-    for level, name in imports(module):
+def imports_of(modules: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+    """Each import of these modules: module, leading dots, name. A test for each module takes longer than its check."""
+    names = [*modules]
+    assert names
+    return ((module, level, name) for module in names for level, name in imports(module))
+
+
+def test_a_core_module_imports_nothing_from_upper_layers() -> None:
+    for module, level, name in imports_of(CORE):
         if name.partition(".")[0] == "ingestd":
             assert layer_of(name) <= layer_of(module), f"{module} imports {name}"
             assert level <= 1, f"{module} imports {name} by dots: another package is named whole"
 
 
-@pytest.mark.parametrize("module", CORE)
-def test_a_core_module_imports_no_plugin_and_names_none(module: str) -> None:
-    assert not [name for _, name in imports(module) if name.startswith("ingestd.plugins")]
-    texts = {node.value for node in ast.walk(ast.parse(CORE[module].read_text())) if isinstance(node, ast.Constant)}
-    assert not [text for text in texts if isinstance(text, str) and "ingestd.plugins" in text]
+def test_a_core_module_imports_no_plugin_and_names_none() -> None:
+    assert not [found for found in imports_of(CORE) if found[2].startswith("ingestd.plugins")]
+    for module, path in CORE.items():
+        texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not [text for text in texts if isinstance(text, str) and "ingestd.plugins" in text], module
 
 
 EXTENSIONS = {point.value for point in entry_points(group="ingestd.extensions")}
@@ -124,18 +128,16 @@ def is_of_extension(module: str) -> bool:
     return any(module == each or module.startswith(f"{each}.") for each in EXTENSIONS)
 
 
-@pytest.mark.parametrize("module", [each for each in PLUGINS if is_of_extension(each)])
-def test_an_extension_imports_the_kernel_and_itself(module: str) -> None:
-    own = ".".join(module.split(".")[:3])
-    for level, name in imports(module):
+def test_an_extension_imports_the_kernel_and_itself() -> None:
+    for module, level, name in imports_of(each for each in PLUGINS if is_of_extension(each)):
+        own = ".".join(module.split(".")[:3])
         if name.startswith("ingestd.plugins"):
             assert level, f"{module} imports {name}"
             assert name.startswith(own), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", [each for each in PLUGINS if not is_of_extension(each)])
-def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> None:
-    for level, name in imports(module):
+def test_a_plugin_imports_the_api_and_other_plugins_relatively() -> None:
+    for module, level, name in imports_of(each for each in PLUGINS if not is_of_extension(each)):
         if level:
             assert name.startswith("ingestd.plugins"), f"{module} imports {name}"
             assert not is_of_extension(name), f"{module} imports {name}"
@@ -143,9 +145,8 @@ def test_a_plugin_imports_the_api_and_other_plugins_relatively(module: str) -> N
             assert name.split(".")[1] in {"api", "support"}, f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("module", SUITES)
-def test_a_suite_for_authors_names_no_plugin(module: str) -> None:
-    assert not [name for _, name in imports(module) if name.startswith("ingestd.plugins")]
+def test_a_suite_for_authors_names_no_plugin() -> None:
+    assert not [found for found in imports_of(SUITES) if found[2].startswith("ingestd.plugins")]
 
 
 def test_the_page_for_authors_lists_the_modules_that_are_promised_and_no_helpers() -> None:

@@ -7,6 +7,7 @@ and the nearest known name. The error of a wrong value names the expected form.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -81,8 +82,7 @@ def read_options(
     if issubclass(type_, NamedOptions):
         tables = {name: _read_named(type_.kinds, each, f"{path}.{name}", place, base) for name, each in table.items()}
         return type_(tables=tables)
-    fields = {field.name: field for field in msgspec.structs.fields(type_)}
-    types = get_type_hints(type_, include_extras=True)
+    fields, types = _fields_of(type_)
     values: dict[str, Any] = {}
     for name, value in table.items():
         where = f"{path}.{name}"
@@ -105,6 +105,12 @@ def read_options(
         if field.required and name not in values:
             raise ConfigError(f"{place(f'{path}.{name}')}: must be given")
     return type_(**values)
+
+
+@cache
+def _fields_of(type_: type[Options]) -> tuple[Mapping[str, msgspec.structs.FieldInfo], Mapping[str, Any]]:
+    """The fields of a class and their types, by name."""
+    return {field.name: field for field in msgspec.structs.fields(type_)}, get_type_hints(type_, include_extras=True)
 
 
 def _read_named(
