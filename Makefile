@@ -215,5 +215,5 @@ $(KAFKA)/apicurio/installed: $(KAFKA)/lib/installed
 	@cd $(KAFKA)/apicurio && tar xzf *.tar.gz && rm *.tar.gz
 	@touch $@
 
-$(KAFKA)/lib/classes.jsa: $(KAFKA)/lib/installed
-	@$(BIN)/python -c "from tests.support.kafka_cluster import make_archive; make_archive()"
+$(KAFKA)/lib/classes.jsa: $(KAFKA)/lib/installed tests/support/kafka_archive.py
+	@$(BIN)/python -c "from tests.support.kafka_archive import make_archive; make_archive()"

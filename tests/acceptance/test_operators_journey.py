@@ -236,8 +236,8 @@ def test_a_screen_reader_finds_the_journey_as_a_list(sold: tuple[Shop, Daemon], 
     )  # the drawing repeats the list
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_journey_breaks_no_rule_of_accessibility(width: int, sold: tuple[Shop, Daemon], browser: Browser) -> None:
+def test_a_journey_breaks_no_rule_of_accessibility(sold: tuple[Shop, Daemon], browser: Browser) -> None:
+    width = 390 if isinstance(sold[0], RedisShop) else 1280  # the store changes nothing that a width would
     tab = opened(browser, sold[1], "journey?order=o-1", width=width)
     tab.wait_for(SHOWN)
     tab.evaluate("document.querySelectorAll('#view-journey details').forEach((each) => (each.open = true))")

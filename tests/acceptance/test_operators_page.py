@@ -369,8 +369,8 @@ EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "5", "80.0 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_browser_shows_sales(width: int, selling: tuple[Shop, Daemon], browser: Browser) -> None:
+def test_a_browser_shows_sales(selling: tuple[Shop, Daemon], browser: Browser) -> None:
+    width = 390 if isinstance(selling[0], RedisShop) else 1280  # the store changes nothing that a width would
     tab = browser.tab(width=width, height=844)
     tab.open(f"http://127.0.0.1:{selling[1].ops_port}/#sales")
     tab.wait_for("document.getElementById('sales-result')?.hidden === false")
@@ -384,8 +384,10 @@ def test_a_browser_shows_sales(width: int, selling: tuple[Shop, Daemon], browser
     assert tab.evaluate("document.getElementById('sales-costs').textContent").endswith(
         "Costs in USD are shown with that currency alone."
     )
-    told = tab.evaluate("document.getElementById('sales-told').textContent")
-    assert re.search(r"There is nothing to compare with from \S+ to \S+\.$", told)
+    assert re.search(
+        r"There is nothing to compare with from \S+ to \S+\.$",
+        tab.evaluate("document.getElementById('sales-told').textContent"),
+    )
     rows = "[...document.querySelectorAll('#sales-table tbody th')].map(each => each.textContent)"
     assert tab.evaluate(rows) == ["Unassigned", "Direct"]
     tab.evaluate("document.querySelector('#sales-table button').focus()")

@@ -19,6 +19,8 @@ from tests.support.kafka_sink import received_now
 from tests.support.sinks import ids_of
 
 _VISITORS = 40
+_PAUSE = 0.05
+"""The seconds between batches. Without a pause, brokers are busy with thousands of batches that show no more."""
 
 
 @pytest.fixture
@@ -89,6 +91,7 @@ class _Writer:
                     await asyncio.sleep(0.1)
                 else:
                     break
+            await asyncio.sleep(_PAUSE)
 
     async def until_written(self, batches: int) -> None:
         """Wait until so many more batches are written."""

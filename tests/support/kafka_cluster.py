@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,19 +23,30 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from .ports import free_port
 from .signals import send_signal
 
-__all__ = ["KafkaBroker", "KafkaCluster", "Stored", "is_installed", "kafka_cluster", "make_archive"]
+__all__ = [
+    "ARCHIVE",
+    "CLASSES",
+    "FORMATTED",
+    "KafkaBroker",
+    "KafkaCluster",
+    "Stored",
+    "is_installed",
+    "kafka_cluster",
+]
 
 _admin: Any = import_module("confluent_kafka.admin")  # its types name only a part of it
 
 _LIB = Path(__file__).parents[1] / "kafka" / "lib"
 is_installed = (_LIB / "installed").exists() and shutil.which("java") is not None
-_FORMATTED = _LIB / "formatted"
+FORMATTED = _LIB / "formatted"
 """The data of a broker that has never run. The program that makes them takes as long as a broker to start."""
-_CLASSES = _LIB / "classes.jsa"
+CLASSES = _LIB / "classes.jsa"
 # With it, a broker needs 40 % less CPU time for its start. Java ignores an archive that does not fit.
-_ARCHIVE = [f"-XX:SharedArchiveFile={_CLASSES}"] if _CLASSES.exists() else []
+ARCHIVE = [f"-XX:SharedArchiveFile={CLASSES}"] if CLASSES.exists() else []
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PATIENCE = 60.0
+_PATIENCE_AT_START = 300.0
+"""A start takes a second of CPU time, which a broker does not always get in a minute beside thirty other processes."""
 _CLUSTER_ID = "aW5nZXN0ZC10ZXN0cy0wMA"
 _SETTINGS = {
     "log.cleaner.dedupe.buffer.size": str(2 << 20),  # a broker fills this memory with zeros when it starts
@@ -48,6 +58,10 @@ _SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
+    # Few threads: each costs a start some time, and tests have few clients.
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
     # A cluster of a test notices soon that a broker is gone.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -102,7 +116,7 @@ class KafkaBroker:
         with (self.folder / "log").open("ab") as log:
             subprocess.run(
                 _java("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties)),
-                check=True, stdout=log, stderr=log,
+                check=True, stdout=log, stderr=log, cwd=_LIB,
             )  # fmt: skip
 
     @property
@@ -112,10 +126,12 @@ class KafkaBroker:
     def start(self) -> None:
         """Starts the process, without waiting until it is ready."""
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(_java("kafka.Kafka", str(self._properties)), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                _java("kafka.Kafka", str(self._properties)), stdout=log, stderr=log, cwd=_LIB
+            )
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE_AT_START
         while not self._listens():
             assert self._process is not None
             assert self._process.poll() is None, self.log()
@@ -140,7 +156,7 @@ class KafkaBroker:
     def wait_until_ended(self) -> None:
         """Waits until the process ends because of a failure."""
         assert self._process is not None
-        self._process.wait(_PATIENCE)
+        self._process.wait(_PATIENCE_AT_START)
 
     def kill(self) -> None:
         process, self._process = self._process, None
@@ -183,7 +199,7 @@ class KafkaCluster:
         """Configures the brokers and makes the folders of their data."""
         for broker in self.brokers:
             broker.configure(self._settings, self._listeners)
-        formatted = _FORMATTED
+        formatted = FORMATTED
         if not formatted.exists():
             self.brokers[0].format()
             formatted = self.brokers[0].data
@@ -322,30 +338,16 @@ def _stored(message: Any) -> Stored:
     return Stored(message.partition(), message.key().decode(), headers, message.value(), message.timestamp()[1])
 
 
-def make_archive() -> None:
-    """Makes the formatted data, and the archive of the classes of a broker, which a broker writes when it ends."""
-    shutil.rmtree(_FORMATTED, ignore_errors=True)
-    with TemporaryDirectory() as folder:
-        cluster = KafkaCluster(Path(folder) / "cluster")
-        (broker,) = cluster.brokers
-        try:
-            cluster.format()
-            shutil.copytree(broker.data, _FORMATTED)
-            _ARCHIVE[:] = [f"-XX:ArchiveClassesAtExit={_CLASSES}"]
-            cluster.start()
-            cluster.create("topic")
-            cluster.messages("topic")
-            broker.signal(signal.SIGTERM)
-            broker.wait_until_ended()
-        finally:
-            cluster.kill()
-
-
 def _java(*arguments: str) -> list[str]:
+    """The command line, to be run in `_LIB`. The archive fits the same names in the same order only.
+
+    So they are sorted, and relative: a copy of this tree, such as one that CI keeps, has an archive that fits.
+    """
     assert is_installed, "Apache Kafka is not installed: make test does it"
+    class_path = ":".join(sorted(jar.name for jar in _LIB.glob("*.jar")))
     return [
-        "java", "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", *_ARCHIVE,
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{_LIB}/*", *arguments,
+        "java", "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", *ARCHIVE,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path, *arguments,
     ]  # fmt: skip
 
 
