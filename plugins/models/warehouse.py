@@ -53,7 +53,10 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
     if foreign := sorted(relations & {each.name for each in models} - {*listed, *([MODELS] if listed else [])}):
-        raise CommandError(f"{dialect.schema} has {_few(foreign)}, which ingestd has not made: choose another --schema")
+        raise CommandError(
+            f"{dialect.schema} has {_few(foreign)}, which ingestd has not made, or whose list the user may not read:"
+            " choose another --schema"
+        )
     digests = {name: digest for name, (digest, _) in listed.items() if name in relations}
     changed = [each for each in models[:-1] if digests.get(each.name) != each.digest(dialect)]
     former = [name for name in digests if name not in {each.name for each in models}]
@@ -63,9 +66,12 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     unfinished = {each.name: each.digest(dialect) for each in models[:-1]}
     unfinished = {**unfinished, **dict.fromkeys([*former, *(each.name for each in changed)], "")}
     made = statements([list_of(unfinished, dialect), *changed], dialect)
-    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(former)]
+    # Another run at the same time may have dropped them.
+    drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(former)]
     schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
     try:
+        # PostgreSQL makes views of a table that the user may not read, but nobody can read them then.
+        await database.query(f"SELECT record FROM {dialect.table} LIMIT 0")
         await database.execute([*schema, *made, *drops, *statements(models[-1:], dialect)])
     except IngestdError as error:
         if _NO_OTHER_COLUMNS not in str(error):
@@ -76,7 +82,7 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
 
 async def _make_again(database: Database, models: Sequence[Model], dialect: Dialect, present: Sequence[str]) -> None:
     """Drop all views of ingestd and make them again, in one transaction."""
-    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(present)]
+    drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(present)]
     try:
         await database.execute([*drops, *statements(models, dialect)])
     except IngestdError as error:

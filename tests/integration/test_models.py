@@ -18,6 +18,7 @@ import pytest
 
 from ingestd.api.errors import CommandError, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.options import Url
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.report import total
 from ingestd.plugins.models.catalogue import all_models, statements
@@ -28,6 +29,7 @@ from ingestd.plugins.models.warehouse import Database, apply
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.text import Form, csv_lines
+from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.validation.schema_files import read_schemas
 from tests.support.chdb_server import chdb_server
 from tests.support.daemon import run_ingestd
@@ -322,6 +324,44 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
     _write_schema(configured.parent, {})
     assert "made has gift_wrapped, which ingestd has not made" in _models(configured, engine, "--apply", code=1)
     assert shop.run("SELECT * FROM made.gift_wrapped") == [[1]]
+
+
+async def test_two_runs_at_once_leave_the_views_of_one(shop: Shop) -> None:
+    sink = shop.warehouse.sink
+    if not isinstance(sink, Database):
+        return
+    dialect = DIALECTS[shop.dialect.name](shop.dialect.table, "twice")
+    now, later = (all_models(files, dialect) for files in (read_schemas(None), read_schemas(None)[:-1]))
+    for pair in ((now, now), (now, later), (later, now)):
+        await asyncio.gather(*(apply(sink, models, dialect) for models in pair))
+        await apply(sink, pair[0], dialect)
+        assert "as they should be" in await apply(sink, pair[0], dialect)
+        listed = shop.run("SELECT count(*) AS n FROM twice.ingestd_models")
+        assert listed == [[len(pair[0]) - 1]]
+
+
+async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
+    if shop.dialect.name != "postgres":
+        return  # others refuse them without a word of ingestd
+    owner = shop.warehouse.sink
+    assert isinstance(owner, Database)
+    await owner.execute([
+        "CREATE SCHEMA theirs", "CREATE ROLE writer LOGIN PASSWORD 'writer'", "GRANT ALL ON SCHEMA theirs TO writer",
+        f"GRANT INSERT, SELECT (id) ON {owner.records} TO writer",
+    ])  # fmt: skip
+    url = urlsplit(str(shop.warehouse.sink.options.url))
+    writer = PostgresSink(
+        "warehouse",
+        PostgresSink.Options(url=Url(url._replace(netloc=f"writer:writer@{url.hostname}:{url.port}").geturl())),
+    )
+    dialect = DIALECTS["postgres"](shop.dialect.table, "theirs")
+    with pytest.raises(CommandError, match="views were not changed: permission denied for table ingestd_records"):
+        await apply(writer, shop.models, dialect)
+    assert shop.run("SELECT 1 FROM pg_class AS c WHERE c.relnamespace = 'theirs'::regnamespace") == []
+    await apply(owner, shop.models, dialect)
+    await owner.execute([f"GRANT SELECT ON {owner.records} TO writer"])
+    with pytest.raises(CommandError, match="or whose list the user may not read"):
+        await apply(writer, shop.models, dialect)
 
 
 class _Cut:

@@ -35,6 +35,8 @@ from .verification import read_digests, read_ids
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
+_LOCK = int.from_bytes(b"ingestd")
+"""Who holds this advisory lock makes views."""
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
 
@@ -177,13 +179,17 @@ class PostgresSink(Sink):
                 await disconnect(connection)
 
     async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out all statements in one transaction."""
+        """Carry out all statements in one transaction, and one such transaction after the other.
+
+        PostgreSQL refuses to create the same schema or view twice at once, `IF NOT EXISTS` or not.
+        """
         with told(with_rows=False):
             connection = await self._connect()
             try:
                 async with connection.transaction():
                     # Who waits for a lock holds up all later readers.
-                    for statement in ("SET LOCAL lock_timeout = '10s'", *statements):
+                    alone = f"SELECT pg_advisory_xact_lock({_LOCK})"
+                    for statement in ("SET LOCAL lock_timeout = '10s'", alone, *statements):
                         await connection.execute(statement)
             except self._asyncpg.DependentObjectsStillExistError as error:
                 raise SinkFailure(f"{error.message}: {error.detail}") from None
