@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from ingestd.api import times
@@ -29,41 +30,44 @@ _LISTED = 10_000  # for programs
 
 
 class _Result:
-    """What differs. Each missing id has its place in the journal."""
+    """What differs: counts of all, and the first ids of each kind, since a destination may have lost everything."""
 
     def __init__(self, since: int, until: int) -> None:
         self.since, self.until = since, until
         self.expected: Mapping[int, Digest] = {}
         """By day since 1970, as the next two."""
-        self.missing: dict[int, dict[str, str]] = {}
-        self.extra: dict[int, list[str]] = {}
+        self.missing = Counter[int]()
+        self.extra = Counter[int]()
+        self.missing_ids: list[tuple[str, str]] = []
+        """With their places in the journal."""
+        self.extra_ids: list[str] = []
         self.dead = 0
 
     @property
     def differs(self) -> bool:
-        return any(self.missing.values()) or any(self.extra.values())
+        return self.missing.total() + self.extra.total() > 0
 
     def add(self, day: int, missing: Mapping[str, str], extra: Sequence[str]) -> None:
-        self.missing.setdefault(day, {}).update(missing)
-        self.extra.setdefault(day, []).extend(extra)
+        self.missing[day] += len(missing)
+        self.extra[day] += len(extra)
+        self.missing_ids += islice(missing.items(), _LISTED - len(self.missing_ids))
+        self.extra_ids += extra[: _LISTED - len(self.extra_ids)]
 
     def facts(self, sink: str) -> dict[str, Any]:
-        missing = {each: place for day in self.missing.values() for each, place in day.items()}
-        extra = [each for day in self.extra.values() for each in day]
         return {
             "sink": sink,
             "since": times.format_time(self.since),
             "until": times.format_time(self.until),
             "expected": sum(each.size for each in self.expected.values()),
             "deadLetters": self.dead,
-            "missing": len(missing),
-            "tooMany": len(extra),
+            "missing": self.missing.total(),
+            "tooMany": self.extra.total(),
             "days": [
                 {"day": date, "expected": expected, "missing": lacking, "tooMany": more}
                 for date, expected, lacking, more in self._days()
             ],
-            "missingIds": [{"id": each, "position": place} for each, place in [*missing.items()][:_LISTED]],
-            "tooManyIds": extra[:_LISTED],
+            "missingIds": [{"id": each, "position": place} for each, place in self.missing_ids],
+            "tooManyIds": self.extra_ids,
         }
 
     def lines(self, sink: str) -> Iterator[str]:
@@ -83,8 +87,7 @@ class _Result:
     def _days(self) -> Iterator[tuple[str, int, int, int]]:
         for day in sorted({*self.expected, *self.missing, *self.extra}):
             count = self.expected[day].size if day in self.expected else 0
-            lacking, more = len(self.missing.get(day, ())), len(self.extra.get(day, ()))
-            yield times.format_time(day * _DAY)[:10], count, lacking, more
+            yield times.format_time(day * _DAY)[:10], count, self.missing[day], self.extra[day]
 
 
 async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
