@@ -19,9 +19,9 @@ from ingestd.support.terminal import printable, table
 
 from ..sinks.partitions import check_configured
 from ..sinks.running import make_feeder
-from .expected import HOUR, Expected, by_day, find_due
+from .expected import HOUR, Expected, by_day, find_due, kept_since
 
-__all__ = ["verify"]
+__all__ = ["Result", "compare", "verify"]
 
 _DAY = 24 * HOUR
 _MOST_IDS = 500_000  # of hours that are compared at once
@@ -29,7 +29,7 @@ _SHOWN = 20  # ids of each kind for people
 _LISTED = 10_000  # for programs
 
 
-class _Result:
+class Result:
     """What differs: counts of all, and the first ids of each kind, since a destination may have lost everything."""
 
     def __init__(self, since: int, until: int) -> None:
@@ -105,12 +105,11 @@ async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins
         until = times.now() // 1000 * 1000
         # The cursors before the destination: what they are past is there. The journal after it: what is there is known.
         dues = [await find_due(name, each) for each in backends.partitions]
-        kept_since = max((due.oldest_at + 1 for due in dues if due.oldest_at is not None), default=0)
-        since = -(-max(arguments.since, kept_since) // 1000) * 1000
-        result = _Result(since, max(since, until))
+        since = max(-(-arguments.since // 1000) * 1000, await kept_since(dues))
+        result = Result(since, max(since, until))
         expected = Expected(dues, consumer, since, until)
         try:
-            await _compare(sink, expected, result)
+            await compare(sink, expected, result)
         except SinkRetry as error:
             raise Unavailable(f"the sink {name} cannot be verified now: {error}") from error
         except SinkFailure as error:
@@ -122,7 +121,7 @@ async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins
         raise CommandError(f"the sink {name} differs from the journal")
 
 
-async def _compare(sink: Sink, expected: Expected, result: _Result) -> None:
+async def compare(sink: Sink, expected: Expected, result: Result) -> None:
     """Compare days, then the hours of days that differ, then the ids of hours that differ."""
     if result.since >= result.until:
         return
@@ -147,11 +146,11 @@ async def _compare(sink: Sink, expected: Expected, result: _Result) -> None:
         await _compare_ids(sink, expected, group, result)
 
 
-async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], result: _Result) -> None:
+async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], result: Result) -> None:
     there: dict[int, Counter[str]] = {}
-    for begin, end in _spans(hours):
-        span = max(begin * HOUR, result.since), min(end * HOUR, result.until)
-        there.setdefault(begin // 24, Counter()).update(await sink.ids(*span))
+    spans = [(max(begin * HOUR, result.since), min(end * HOUR, result.until)) for begin, end in _spans(hours)]
+    for span in spans:
+        there.setdefault(span[0] // _DAY, Counter()).update(await sink.ids(*span))
     missing: dict[int, dict[str, str]] = {day: {} for day in there}
     chosen = frozenset(hours)
     async for each in expected.records():
@@ -164,9 +163,13 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
         elif there[day][each.id]:  # an import may have stored a record twice, which is one row in most destinations
             there[day][each.id] -= 1  # a further row with the id is too many
     extra = {day: [*(+counts).elements()] for day, counts in there.items()}
-    newer = await expected.newer_ids() if any(extra.values()) else set()
+    known = await expected.newer_ids() if any(extra.values()) else set()
+    kept = await expected.kept_since()
+    for begin, end in spans if any(extra.values()) else ():
+        if begin < kept:  # the journal has removed records since it was asked for its oldest one
+            known.update(await sink.ids(begin, min(end, kept)))
     for day in there:
-        result.add(day, missing[day], [each for each in extra[day] if each not in newer])
+        result.add(day, missing[day], [each for each in extra[day] if each not in known])
 
 
 def _spans(hours: Sequence[int]) -> Iterator[tuple[int, int]]:
