@@ -401,6 +401,16 @@ async def test_clickhouse_goes_on_where_it_failed(shop: Shop) -> None:
         }
 
 
+async def test_the_folder_of_a_lake_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    records = await numbered(tmp_path / "journal", gifts())
+    made = await duckdb_warehouse(tmp_path / "it's [a] *?{b}", records)
+    dialect = DIALECTS["duckdb"](made.records)
+    for statement in [dialect.schema_statement(), *statements(all_models(read_schemas(None), dialect), dialect)]:
+        made.run(statement)
+    assert made.run("SELECT count(*) AS n FROM ingestd.visitors") != [[0]]
+
+
 def test_a_server_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
     config = tmp_path / "ingestd.toml"
     for engine, url in (("postgres", "postgresql://u@127.0.0.1:1/x"), ("clickhouse", "http://127.0.0.1:1")):
