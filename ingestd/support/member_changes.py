@@ -28,9 +28,8 @@ _FURTHER: Mapping[str, Sequence[str]] = {
     "/dispatchId": ("/touchpoint/dispatchId", "/touchpoints/*/dispatchId"),
     "/touchpoint": ("/touchpoints/*",),
 }  # fmt: skip
-"""Where the same member is, too. SDKs have traits in the context of any event, in a message that is no identify
-request, and in groups. Attributions repeat the id of the order and the ids of touchpoints, and list the touchpoint that
-has most of the credit among all. Erasures name all visitors of a person.
+"""Where the same member is, too. SDKs have traits in contexts and groups, attributions repeat the ids of order and
+touchpoints and list the credited touchpoint among all, and erasures name all visitors of a person.
 """
 
 _Member = tuple[int, Any]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ingestd.api.check_result import CheckResult
@@ -19,6 +20,7 @@ __all__ = ["Database", "Stored", "apply", "check_models"]
 _NO_OTHER_COLUMNS = "(SQLSTATE 42P16)"
 """PostgreSQL replaces a view only by one with the same columns, and perhaps more at the end."""
 _SHOWN = 5
+_PATIENCE, _CHECK_PATIENCE = 600.0, 30.0  # seconds: a server may be gone without a word
 
 
 @runtime_checkable
@@ -49,6 +51,16 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
 
     A view that others depend on is never dropped with them. Then nothing changes, as far as the engine can.
     """
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await _apply(database, models, dialect)
+    except TimeoutError:
+        raise CommandError(
+            f"the views may not be finished: {dialect.name} gave no answer for {_PATIENCE:g} s; run the command again"
+        ) from None
+
+
+async def _apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:
     relations, listed = await _listed(database, dialect)
     if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
@@ -136,13 +148,16 @@ async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Se
     for sink in sinks:
         if isinstance(sink, Database):
             try:
-                found += [each async for each in _of_database(sink, sink.name, files)]
-            except IngestdError as error:
-                found.append(CheckResult(sink.name, f"its models could not be read: {error}", "warning"))
+                async with asyncio.timeout(_CHECK_PATIENCE):
+                    found += await _of_database(sink, sink.name, files)
+            except (IngestdError, TimeoutError) as error:
+                reason = str(error) or f"no answer for {_CHECK_PATIENCE:g} s"
+                found.append(CheckResult(sink.name, f"its models could not be read: {reason}", "warning"))
     return found
 
 
-async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> AsyncIterator[CheckResult]:
+async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> list[CheckResult]:
+    found = []
     kind = DIALECTS[database.engine]
     for place in await _places(database, kind):
         dialect = kind(database.records, place)
@@ -158,9 +173,10 @@ async def _of_database(database: Database, name: str, files: Sequence[SchemaFile
                 f"the models in {dialect.schema} are behind the schemas: {_few(behind)};"
                 f" run ingestd models {dialect.name} --sink {name} --schema {dialect.schema} --apply"
             )
-            yield CheckResult(name, text, "warning")
+            found.append(CheckResult(name, text, "warning"))
         else:
-            yield CheckResult(name, f"the models in {dialect.schema} are those of the schemas")
+            found.append(CheckResult(name, f"the models in {dialect.schema} are those of the schemas"))
+    return found
 
 
 def _few(names: Sequence[str]) -> str:

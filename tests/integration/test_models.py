@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import Url
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.report import total
+from ingestd.plugins.models import warehouse
 from ingestd.plugins.models.catalogue import all_models, statements
 from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Dialect
@@ -29,6 +31,7 @@ from ingestd.plugins.models.warehouse import Database, apply
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.text import Form, csv_lines
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.validation.schema_files import read_schemas
 from tests.support.chdb_server import chdb_server
@@ -399,6 +402,27 @@ async def test_clickhouse_goes_on_where_it_failed(shop: Shop) -> None:
         assert {row[0] for row in shop.run("SELECT name FROM system.tables WHERE database = 'cut'")} == {
             each.name for each in models
         }
+
+
+@pytest.mark.parametrize("engine", ["postgres", "clickhouse"])
+async def test_a_server_that_is_gone_without_a_word_is_not_waited_for(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouse, "_PATIENCE", 0.2)
+    monkeypatch.setattr(warehouse, "_CHECK_PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        sink = (
+            PostgresSink("out", PostgresSink.Options(url=Url(f"postgresql://u@127.0.0.1:{port}/x")))
+            if engine == "postgres"
+            else ClickHouseSink("out", ClickHouseSink.Options(url=Url(f"http://127.0.0.1:{port}")))
+        )
+        assert isinstance(sink, Database)
+        dialect = DIALECTS[engine](sink.records)
+        with pytest.raises(CommandError, match=r"may not be finished: \w+ gave no answer for 0.2 s"):
+            await apply(sink, all_models(read_schemas(None), dialect), dialect)
+        (found,) = await warehouse.check_models([sink], read_schemas(None))
+        assert (found.status, found.text) == ("warning", "its models could not be read: no answer for 0.2 s")
 
 
 async def test_the_folder_of_a_lake_may_have_any_name(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ from .verification import read_digests, read_ids
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
-_LOCK = int.from_bytes(b"ingestd")
-"""Who holds this advisory lock makes views."""
+_ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ingestd')})"
+"""PostgreSQL refuses to create the same schema or view twice at once, `IF NOT EXISTS` or not."""
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
 
@@ -179,17 +179,13 @@ class PostgresSink(Sink):
                 await disconnect(connection)
 
     async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out all statements in one transaction, and one such transaction after the other.
-
-        PostgreSQL refuses to create the same schema or view twice at once, `IF NOT EXISTS` or not.
-        """
+        """Carry out all statements in one transaction, and one such transaction after the other."""
         with told(with_rows=False):
             connection = await self._connect()
             try:
                 async with connection.transaction():
                     # Who waits for a lock holds up all later readers.
-                    alone = f"SELECT pg_advisory_xact_lock({_LOCK})"
-                    for statement in ("SET LOCAL lock_timeout = '10s'", alone, *statements):
+                    for statement in ("SET LOCAL lock_timeout = '10s'", _ALONE, *statements):
                         await connection.execute(statement)
             except self._asyncpg.DependentObjectsStillExistError as error:
                 raise SinkFailure(f"{error.message}: {error.detail}") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, SinkFailure, SinkRetry, Unavailable
@@ -23,8 +24,10 @@ from .expected import HOUR, Expected, by_day, find_due, kept_since
 
 __all__ = ["Result", "compare", "verify"]
 
+_T = TypeVar("_T")
 _DAY = 24 * HOUR
 _MOST_IDS = 500_000  # of hours that are compared at once
+_PATIENCE = 600.0  # seconds for an answer of the destination, which may be large, or gone without a word
 _SHOWN = 20  # ids of each kind for people
 _LISTED = 10_000  # for programs
 
@@ -125,14 +128,14 @@ async def compare(sink: Sink, expected: Expected, result: Result) -> None:
     """Compare days, then the hours of days that differ, then the ids of hours that differ."""
     if result.since >= result.until:
         return
-    days = await sink.digests(result.since, result.until, _DAY)
+    days = await _asked(sink.digests(result.since, result.until, _DAY))
     hours = await expected.digests()
     result.dead = expected.dead
     result.expected = by_day(hours, lambda hour: hour // 24)
     there: dict[int, Digest] = {}
     differing = {day for day in {*days, *result.expected} if days.get(day) != result.expected.get(day)}
     for day in sorted(differing):
-        there |= await sink.digests(max(day * _DAY, result.since), min((day + 1) * _DAY, result.until), HOUR)
+        there |= await _asked(sink.digests(max(day * _DAY, result.since), min((day + 1) * _DAY, result.until), HOUR))
     wrong = [hour for hour in {*there, *hours} if hour // 24 in differing and there.get(hour) != hours.get(hour)]
     group: list[int] = []
     count = 0
@@ -150,7 +153,7 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
     there: dict[int, Counter[str]] = {}
     spans = [(max(begin * HOUR, result.since), min(end * HOUR, result.until)) for begin, end in _spans(hours)]
     for span in spans:
-        there.setdefault(span[0] // _DAY, Counter()).update(await sink.ids(*span))
+        there.setdefault(span[0] // _DAY, Counter()).update(await _asked(sink.ids(*span)))
     missing: dict[int, dict[str, str]] = {day: {} for day in there}
     chosen = frozenset(hours)
     async for each in expected.records():
@@ -167,9 +170,17 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
     kept = await expected.kept_since()
     for begin, end in spans if any(extra.values()) else ():
         if begin < kept:  # the journal has removed records since it was asked for its oldest one
-            known.update(await sink.ids(begin, min(end, kept)))
+            known.update(await _asked(sink.ids(begin, min(end, kept))))
     for day in there:
         result.add(day, missing[day], [each for each in extra[day] if each not in known])
+
+
+async def _asked(answer: Awaitable[_T]) -> _T:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await answer
+    except TimeoutError:
+        raise SinkRetry(f"no answer for {_PATIENCE:g} s") from None
 
 
 def _spans(hours: Sequence[int]) -> Iterator[tuple[int, int]]:

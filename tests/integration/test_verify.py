@@ -1,7 +1,8 @@
-"""`ingestd sinks verify` beside retention, which removes records of the journal while it is read."""
+"""`ingestd sinks verify` beside retention, which removes records meanwhile, and with a destination that is silent."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from ingestd.api import times
+from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 from ingestd.config import parse_config
 from ingestd.delivery import make_sink_consumer
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.parquet import ParquetSink
+from ingestd.plugins.tools.verifying import command
 from ingestd.plugins.tools.verifying.command import Result, compare
 from ingestd.plugins.tools.verifying.expected import Due, Expected, kept_since
 from ingestd.testing.sinks import make_records
@@ -61,3 +65,18 @@ async def test_what_retention_removes_meanwhile_is_not_too_many(lost: int, tmp_p
         await partition.journal.trim(RECORDS, 1000)
         assert await kept_since([due]) >= times.now() - 1000, "of an empty journal nothing is known"
     await consumer.close()
+
+
+async def test_a_destination_that_is_gone_without_a_word_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        table = {"type": "clickhouse", "url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        config = parse_config({"sinks": {"out": table}}, source="x", base=tmp_path)
+        consumer = make_sink_consumer("out", config.sink_tables["out"], ClickHouseSink, config, transforms={})
+        until = times.now() // 1000 * 1000
+        expected = Expected([], consumer, until - 60_000, until)
+        with pytest.raises(SinkRetry, match=r"no answer for 0.2 s"):
+            await compare(consumer.sink, expected, Result(until - 60_000, until))
+        await consumer.close()
