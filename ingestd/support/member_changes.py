@@ -19,17 +19,17 @@ _GROWTH = 8  # times: a hash of a shorter member than an eighth of it counts
 _SPARE = 2 * 1024  # bytes by which such hashes may make an event larger
 
 _FURTHER: Mapping[str, Sequence[str]] = {
-    "traits": ("/context/traits", "/extra/traits", "/traits/groups/*"),
-    "anonymousId": (
+    "/traits": ("/context/traits", "/extra/traits", "/traits/groups/*"),
+    "/data/order_id": ("/orderId",),
+    "/anonymousId": (
         "/anonymousIds/*", "/touchpoint/anonymousId", "/touchpoints/*/anonymousId", "/ignored/*/anonymousId",
     ),
-    "sessionId": ("/touchpoint/sessionId", "/touchpoints/*/sessionId"),
-    "dispatchId": ("/touchpoint/dispatchId", "/touchpoints/*/dispatchId"),
-    "touchpoint": ("/touchpoints/*",),
+    "/sessionId": ("/touchpoint/sessionId", "/touchpoints/*/sessionId"),
+    "/dispatchId": ("/touchpoint/dispatchId", "/touchpoints/*/dispatchId"),
+    "/touchpoint": ("/touchpoints/*",),
 }  # fmt: skip
-"""Where the same member is, too. SDKs have traits in the context of any event, in a message that is no identify
-request, and in groups. Attributions repeat the ids of touchpoints, and list the touchpoint that has most of the credit
-among all. Erasures name all visitors of a person.
+"""Where the same member is, too. SDKs have traits in contexts and groups, attributions repeat the ids of order and
+touchpoints and list the credited touchpoint among all, and erasures name all visitors of a person.
 """
 
 _Member = tuple[int, Any]
@@ -86,9 +86,11 @@ def _with_further(pointers: Sequence[MemberPointer]) -> Iterator[MemberPointer]:
     """Each pointer, and then the further places of each member."""
     yield from pointers
     for pointer in pointers:
-        root, *tokens = pointer[1:].split("/")
-        for place in _FURTHER.get(root, ()):
-            yield MemberPointer("/".join([place, *tokens]))
+        parts = pointer.split("/")
+        for start, places in _FURTHER.items():
+            depth = start.count("/") + 1
+            if MemberPointer("/".join(parts[:depth])).meets(MemberPointer(start)):
+                yield from (MemberPointer("/".join([place, *parts[depth:]])) for place in places)
 
 
 def _remove(container: Any, key: Any) -> None:

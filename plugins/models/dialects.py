@@ -6,6 +6,7 @@ null: no record makes a query fail.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -237,7 +238,8 @@ class DuckDB(Dialect):
 
     @property
     def _from(self) -> str:
-        files = text_literal(f"{self.table}/**/*.parquet")
+        folder = re.sub(r"[\[*?]", r"[\g<0>]", self.table)  # else a pattern
+        files = text_literal(f"{folder}/**/*.parquet")
         return f"read_parquet({files}, hive_partitioning = true, union_by_name = true)"
 
     def member(self, value: str, name: str) -> str:

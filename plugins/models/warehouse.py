@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ingestd.api.check_result import CheckResult
@@ -19,6 +20,7 @@ __all__ = ["Database", "Stored", "apply", "check_models"]
 _NO_OTHER_COLUMNS = "(SQLSTATE 42P16)"
 """PostgreSQL replaces a view only by one with the same columns, and perhaps more at the end."""
 _SHOWN = 5
+_PATIENCE, _CHECK_PATIENCE = 600.0, 30.0  # seconds: a server may be gone without a word
 
 
 @runtime_checkable
@@ -49,11 +51,24 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
 
     A view that others depend on is never dropped with them. Then nothing changes, as far as the engine can.
     """
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await _apply(database, models, dialect)
+    except TimeoutError:
+        raise CommandError(
+            f"the views may not be finished: {dialect.name} gave no answer for {_PATIENCE:g} s; run the command again"
+        ) from None
+
+
+async def _apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:
     relations, listed = await _listed(database, dialect)
     if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
     if foreign := sorted(relations & {each.name for each in models} - {*listed, *([MODELS] if listed else [])}):
-        raise CommandError(f"{dialect.schema} has {_few(foreign)}, which ingestd has not made: choose another --schema")
+        raise CommandError(
+            f"{dialect.schema} has {_few(foreign)}, which ingestd has not made, or whose list the user may not read:"
+            " choose another --schema"
+        )
     digests = {name: digest for name, (digest, _) in listed.items() if name in relations}
     changed = [each for each in models[:-1] if digests.get(each.name) != each.digest(dialect)]
     former = [name for name in digests if name not in {each.name for each in models}]
@@ -63,9 +78,12 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     unfinished = {each.name: each.digest(dialect) for each in models[:-1]}
     unfinished = {**unfinished, **dict.fromkeys([*former, *(each.name for each in changed)], "")}
     made = statements([list_of(unfinished, dialect), *changed], dialect)
-    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(former)]
+    # Another run at the same time may have dropped them.
+    drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(former)]
     schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
     try:
+        # PostgreSQL makes views of a table that the user may not read, but nobody can read them then.
+        await database.query(f"SELECT record FROM {dialect.table} LIMIT 0")
         await database.execute([*schema, *made, *drops, *statements(models[-1:], dialect)])
     except IngestdError as error:
         if _NO_OTHER_COLUMNS not in str(error):
@@ -76,7 +94,7 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
 
 async def _make_again(database: Database, models: Sequence[Model], dialect: Dialect, present: Sequence[str]) -> None:
     """Drop all views of ingestd and make them again, in one transaction."""
-    drops = [f"DROP VIEW {dialect.view(name)}" for name in reversed(present)]
+    drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(present)]
     try:
         await database.execute([*drops, *statements(models, dialect)])
     except IngestdError as error:
@@ -130,13 +148,16 @@ async def check_models(sinks: Sequence[Sink], files: Sequence[SchemaFile]) -> Se
     for sink in sinks:
         if isinstance(sink, Database):
             try:
-                found += [each async for each in _of_database(sink, sink.name, files)]
-            except IngestdError as error:
-                found.append(CheckResult(sink.name, f"its models could not be read: {error}", "warning"))
+                async with asyncio.timeout(_CHECK_PATIENCE):
+                    found += await _of_database(sink, sink.name, files)
+            except (IngestdError, TimeoutError) as error:
+                reason = str(error) or f"no answer for {_CHECK_PATIENCE:g} s"
+                found.append(CheckResult(sink.name, f"its models could not be read: {reason}", "warning"))
     return found
 
 
-async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> AsyncIterator[CheckResult]:
+async def _of_database(database: Database, name: str, files: Sequence[SchemaFile]) -> list[CheckResult]:
+    found = []
     kind = DIALECTS[database.engine]
     for place in await _places(database, kind):
         dialect = kind(database.records, place)
@@ -152,9 +173,10 @@ async def _of_database(database: Database, name: str, files: Sequence[SchemaFile
                 f"the models in {dialect.schema} are behind the schemas: {_few(behind)};"
                 f" run ingestd models {dialect.name} --sink {name} --schema {dialect.schema} --apply"
             )
-            yield CheckResult(name, text, "warning")
+            found.append(CheckResult(name, text, "warning"))
         else:
-            yield CheckResult(name, f"the models in {dialect.schema} are those of the schemas")
+            found.append(CheckResult(name, f"the models in {dialect.schema} are those of the schemas"))
+    return found
 
 
 def _few(names: Sequence[str]) -> str:

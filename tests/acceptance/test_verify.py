@@ -114,6 +114,21 @@ def test_a_record_that_an_import_has_stored_twice_is_due_once(shop: Shop, tmp_pa
         assert json.loads(counted.stdout)["events"] == 3
 
 
+def test_of_more_than_ten_thousand_missing_ids_the_first_are_told_and_all_are_counted(shop: Shop) -> None:
+    with shop.serve() as daemon:
+        for part in range(11):
+            send(shop, daemon, f"v{part}-", 1000)
+        wait_until(lambda: verified(shop, code=0)["expected"] == 11_000)
+        first, *others = files(shop)
+        pq.write_table(pq.read_table(first, partitioning=None).slice(0, 1), first)
+        for each in others:
+            each.unlink()
+        found = verified(shop, code=1)
+        assert (found["missing"], sum(each["missing"] for each in found["days"])) == (10_999, 10_999)
+        expected = [(each["id"], str(place)) for place, each in enumerate(shop.stored(), 1) if each["type"] == "event"]
+        assert [(each["id"], each["position"]) for each in found["missingIds"]] == expected[1:10_001]
+
+
 def test_a_sink_that_cannot_be_asked_is_refused(shop: Shop) -> None:
     done = run_ingestd("sinks", "verify", "archive", "--since", "1d", config=shop.config)
     assert done.returncode == 1

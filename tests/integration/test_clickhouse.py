@@ -143,7 +143,7 @@ async def test_data_of_a_derived_record_has_its_members_without_a_column(warehou
 
 async def test_a_recent_server_has_typed_paths_of_data_and_takes_values_of_other_types() -> None:
     orders = [
-        {"order_id": "o-1", "total": 19.99, "currency": "EUR", "products": [{"price": 1}]},
+        {"order_id": "o-1", "total": 19.99, "currency": "EUR", "products": [{"price": 1}], "number": 1 << 60},
         {"order_id": 7, "total": "12 EUR", "currency": {"code": "EUR"}, "value": 5},
         {"total": 1e300, "value": {"revenue": "much"}, "touchpoint": "none"},
     ]
@@ -172,32 +172,74 @@ async def test_a_recent_server_has_typed_paths_of_data_and_takes_values_of_other
         assert bodies == [each.body for each in batch]
         assert "EUR\t1\t19.99" in server.sql(_example("Orders by day, with typed"))
         assert server.sql(_example("Revenue by channel")) == "Paid Search\tEUR\t1\t40.5\n"
-        await _move_a_table(server, batch)
-        assert [row["record"].encode() for row in server.rows(f"SELECT record {every}")] == bodies
+        selected = server.rows(f"SELECT {paths} {every}")
+        for type_ in ("JSON", "String"):
+            await _move_a_table(server, batch, type_)
+            assert [row["record"].encode() for row in server.rows(f"SELECT record {every}")] == bodies
+            assert server.rows(f"SELECT {paths} {every}") == selected
+            assert server.rows("SELECT data.number AS number FROM ingestd_records WHERE position = 1") == [
+                {"number": 1 << 60}
+            ], "no number becomes a text"
         _a_query_for_a_key_reads_its_granules(server)
 
 
-async def _move_a_table(server: ChdbServer, batch: Sequence[Record]) -> None:
+async def _move_a_table(server: ChdbServer, batch: Sequence[Record], type_: str) -> None:
     """Write to a table of an earlier version, and carry out the documented statements."""
     label, time = "LowCardinality(Nullable(String))", "DateTime64(3, 'UTC')"
+    server.sql("DROP TABLE ingestd_records")
     server.sql(
-        "CREATE TABLE old (id String, type LowCardinality(String), tenant LowCardinality(Nullable(String)),"
+        "CREATE TABLE ingestd_records (id String, type LowCardinality(String), tenant LowCardinality(Nullable(String)),"
         f" key {label}, received_at {time}, timestamp Nullable({time}), anonymous_id Nullable(String),"
-        " user_id Nullable(String), session_id Nullable(String), position Int64, data JSON, context JSON,"
+        f" user_id Nullable(String), session_id Nullable(String), position Int64, data {type_}, context {type_},"
         " record String) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(received_at) ORDER BY (received_at, id)"
     )
-    server.sql("DROP TABLE ingestd_records")
-    server.sql("RENAME TABLE old TO ingestd_records")
     rename, copy, drop = _example("of an earlier version").split(";")
     sink = ClickHouseSink("warehouse", ClickHouseSink.Options(url=Url(server.url)))
-    await sink.write(Batch(batch[:-1]))
+    await sink.write(Batch(batch[:-2]))
+    _insert_as_an_earlier_version(server, "ingestd_records", batch[-1])
     server.sql(rename)
     with pytest.raises(SinkRetry, match="does not exist"):
-        await sink.write(Batch(batch[1:]))
-    await sink.write(Batch(batch[1:]))  # to a new table
+        await sink.write(Batch(batch[1:-1]))
+    await sink.write(Batch(batch[1:-1]))  # to a new table
     await sink.close()
     server.sql(copy)
     server.sql(drop)
+
+
+def _insert_as_an_earlier_version(server: ChdbServer | ClickHouseServer, table: str, record: Record) -> None:
+    """Of a record without `data`, that column stayed empty."""
+    server.sql(
+        f"INSERT INTO {table} (id, type, tenant, received_at, position, record)"
+        f" VALUES ('a-1', '{record.type}', 'shop', '2026-11-21 04:05:06', {record.position}, '{record.body.decode()}')"
+    )
+
+
+async def test_a_table_of_an_earlier_version_is_moved_on_an_old_server(warehouse: Warehouse) -> None:
+    label, time = "Nullable(String)", "DateTime('UTC')"
+    warehouse.server.sql(
+        f"CREATE TABLE {warehouse.table} (id String, type String, tenant {label}, key {label}, received_at {time},"
+        f" timestamp Nullable({time}), anonymous_id {label}, user_id {label}, session_id {label}, position Int64,"
+        " data String, context String, record String)"
+        " ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(received_at) ORDER BY (received_at, id)"
+    )
+    batch = [replace(each, position=position) for position, each in enumerate(make_records(3, data={"a": 1}), 1)]
+    attribution = Record("attribution", 1_795_233_906_000, json.dumps(ATTRIBUTION).encode(), 4)
+    rename, copy, drop = [
+        re.sub(r",?\s*(type_json|max_partitions)_\w+ = \d", "", each).replace("ingestd_records", warehouse.table)
+        for each in _example("of an earlier version").split(";")
+    ]
+    async with warehouse.opened() as sink:
+        await sink.write(batch[:2])
+        _insert_as_an_earlier_version(warehouse.server, warehouse.table, attribution)
+        warehouse.server.sql(rename)
+        with pytest.raises(SinkRetry, match="doesn't exist"):
+            await sink.write(batch[2:])
+        await sink.write(batch[2:])
+    warehouse.server.sql(copy)
+    warehouse.server.sql(drop)
+    assert warehouse.ids() == sorted(ids_of([*batch, attribution]))
+    (row,) = [each for each in warehouse.rows("type, tenant, key, data") if each["type"] == "attribution"]
+    assert (row["tenant"], row["key"], json.loads(row["data"])["value"]) == ("shop", "", ATTRIBUTION["value"])
 
 
 def _a_query_for_a_key_reads_its_granules(server: ChdbServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,10 @@ import pytest
 
 from ingestd.api.errors import CommandError, SinkRetry
 from ingestd.api.events import Record
+from ingestd.api.options import Url
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.report import total
+from ingestd.plugins.models import warehouse
 from ingestd.plugins.models.catalogue import all_models, statements
 from ingestd.plugins.models.dbt import write_package
 from ingestd.plugins.models.dialects import DIALECTS, Dialect
@@ -28,6 +31,8 @@ from ingestd.plugins.models.warehouse import Database, apply
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.text import Form, csv_lines
+from ingestd.plugins.sinks.clickhouse import ClickHouseSink
+from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.validation.schema_files import read_schemas
 from tests.support.chdb_server import chdb_server
 from tests.support.daemon import run_ingestd
@@ -324,6 +329,44 @@ def test_the_command_makes_and_changes_views(shop: Shop, configured: Path) -> No
     assert shop.run("SELECT * FROM made.gift_wrapped") == [[1]]
 
 
+async def test_two_runs_at_once_leave_the_views_of_one(shop: Shop) -> None:
+    sink = shop.warehouse.sink
+    if not isinstance(sink, Database):
+        return
+    dialect = DIALECTS[shop.dialect.name](shop.dialect.table, "twice")
+    now, later = (all_models(files, dialect) for files in (read_schemas(None), read_schemas(None)[:-1]))
+    for pair in ((now, now), (now, later), (later, now)):
+        await asyncio.gather(*(apply(sink, models, dialect) for models in pair))
+        await apply(sink, pair[0], dialect)
+        assert "as they should be" in await apply(sink, pair[0], dialect)
+        listed = shop.run("SELECT count(*) AS n FROM twice.ingestd_models")
+        assert listed == [[len(pair[0]) - 1]]
+
+
+async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
+    if shop.dialect.name != "postgres":
+        return  # others refuse them without a word of ingestd
+    owner = shop.warehouse.sink
+    assert isinstance(owner, Database)
+    await owner.execute([
+        "CREATE SCHEMA theirs", "CREATE ROLE writer LOGIN PASSWORD 'writer'", "GRANT ALL ON SCHEMA theirs TO writer",
+        f"GRANT INSERT, SELECT (id) ON {owner.records} TO writer",
+    ])  # fmt: skip
+    url = urlsplit(str(shop.warehouse.sink.options.url))
+    writer = PostgresSink(
+        "warehouse",
+        PostgresSink.Options(url=Url(url._replace(netloc=f"writer:writer@{url.hostname}:{url.port}").geturl())),
+    )
+    dialect = DIALECTS["postgres"](shop.dialect.table, "theirs")
+    with pytest.raises(CommandError, match="views were not changed: permission denied for table ingestd_records"):
+        await apply(writer, shop.models, dialect)
+    assert shop.run("SELECT 1 FROM pg_class AS c WHERE c.relnamespace = 'theirs'::regnamespace") == []
+    await apply(owner, shop.models, dialect)
+    await owner.execute([f"GRANT SELECT ON {owner.records} TO writer"])
+    with pytest.raises(CommandError, match="or whose list the user may not read"):
+        await apply(writer, shop.models, dialect)
+
+
 class _Cut:
     """A ClickHouse that is gone after some statements."""
 
@@ -359,6 +402,37 @@ async def test_clickhouse_goes_on_where_it_failed(shop: Shop) -> None:
         assert {row[0] for row in shop.run("SELECT name FROM system.tables WHERE database = 'cut'")} == {
             each.name for each in models
         }
+
+
+@pytest.mark.parametrize("engine", ["postgres", "clickhouse"])
+async def test_a_server_that_is_gone_without_a_word_is_not_waited_for(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouse, "_PATIENCE", 0.2)
+    monkeypatch.setattr(warehouse, "_CHECK_PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        sink = (
+            PostgresSink("out", PostgresSink.Options(url=Url(f"postgresql://u@127.0.0.1:{port}/x")))
+            if engine == "postgres"
+            else ClickHouseSink("out", ClickHouseSink.Options(url=Url(f"http://127.0.0.1:{port}")))
+        )
+        assert isinstance(sink, Database)
+        dialect = DIALECTS[engine](sink.records)
+        with pytest.raises(CommandError, match=r"may not be finished: \w+ gave no answer for 0.2 s"):
+            await apply(sink, all_models(read_schemas(None), dialect), dialect)
+        (found,) = await warehouse.check_models([sink], read_schemas(None))
+        assert (found.status, found.text) == ("warning", "its models could not be read: no answer for 0.2 s")
+
+
+async def test_the_folder_of_a_lake_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    records = await numbered(tmp_path / "journal", gifts())
+    made = await duckdb_warehouse(tmp_path / "it's [a] *?{b}", records)
+    dialect = DIALECTS["duckdb"](made.records)
+    for statement in [dialect.schema_statement(), *statements(all_models(read_schemas(None), dialect), dialect)]:
+        made.run(statement)
+    assert made.run("SELECT count(*) AS n FROM ingestd.visitors") != [[0]]
 
 
 def test_a_server_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ingestd.validation.schema_files import DRAFT
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_backend
 from tests.support.journals import append
+from tests.support.passing_journal import PassingJournal
 
 HEAD = {"$schema": DRAFT, "$id": "urn:s:gift", "title": "Gift", "description": "d", "type": "object"}
 
@@ -75,3 +77,21 @@ async def test_no_refusal_names_a_person(tmp_path: Path) -> None:
     (refusal,) = trial.refusals
     assert (refusal.pointer, trial.refusals[refusal]) == ("/data/by/*", 5)
     assert "HIDDEN" not in refusal.message
+
+
+class _Trimmed(PassingJournal):
+    """Retention removes most records behind the first read."""
+
+    async def read(self, after: int, limit: int) -> Sequence[Record]:
+        found = await super().read(after, limit)
+        await self._journal.trim(450, 1000)
+        return found
+
+
+async def test_events_that_retention_removes_meanwhile_are_tried_once_or_not_at_all(tmp_path: Path) -> None:
+    closed = validator(tmp_path, properties={}, additionalProperties=False)
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, [event(number, {"a": 1}) for number in range(1, 601)])
+        (partition,) = backend.partitions
+        trial = await try_schemas(closed, [partition._replace(journal=_Trimmed(partition.journal))], 0)
+    assert (trial.events["Gift"], trial.refused["Gift"]) == (200, 200)

@@ -200,6 +200,19 @@ def test_no_other_place_of_an_attribution_or_erasure_tells_what_is_hidden() -> N
         assert (found["touchpoints"][201]["sameAs"], found["ignored"][0]["reason"]) == (0, "after_order")
 
 
+@pytest.mark.parametrize("pointer", ["/data/order_id", "/data/*"])
+def test_an_order_has_the_same_hash_in_its_events_and_in_its_attribution(pointer: str) -> None:
+    event = {"id": "1", "data": {"order_id": 17, "of": {"x": 1}}}
+    attribution = {"id": "2", "orderId": "17", "orderEventId": "1", "x": 1}
+    batch = [Record("event", 0, json.dumps(each).encode(), 1) for each in (event, attribution)]
+    transform = declared(hash=[pointer], secret=SECRET)
+    found, derived = (each.decode() for each in asyncio.run(transform.apply(batch)).records)
+    assert found["data"]["order_id"] == derived["orderId"] == hashed("17")
+    assert (derived["orderEventId"], derived["x"]) == ("1", 1)
+    dropped = asyncio.run(declared(drop=[pointer]).apply(batch)).records[1].decode()
+    assert dropped == {"id": "2", "orderEventId": "1", "x": 1}
+
+
 @pytest.mark.parametrize("body", [b"[1]", b'"text"', b"7"])
 def test_a_record_that_is_no_object_is_at_fault_itself(body: bytes) -> None:
     found = asyncio.run(declared(drop=["/data/a"]).apply([Record("shop:odd", 0, body, 1), *make_records(1)]))

@@ -62,7 +62,8 @@ class Registry:
             schema = _of_record(subject.key, self.schemas[subject.key])
             # A schema may name half a character, which only an escape can write.
             body = {"schemaType": "JSON", "schema": json.dumps(schema)}
-            answer = await self._ask(f"/subjects/{quote(subject.name, safe='')}/versions", msgspec.json.encode(body))
+            path = f"/subjects/{quote(subject.name, safe='')}/versions"
+            answer = await self._ask(path, msgspec.json.encode(body), f" for {subject.name}")
             if not isinstance(answer, dict) or type(answer.get("id")) is not int:
                 raise SinkRetry(f"the schema registry {self._host} gives no id for {subject.name}")
             self._ids[subject] = b"%d" % answer["id"]
@@ -72,7 +73,7 @@ class Registry:
         if not isinstance(types, list) or "JSON" not in types:
             raise SinkRetry(f"the schema registry {self._host} takes no JSON Schemas")
 
-    async def _ask(self, path: str, body: bytes | None = None) -> Any:
+    async def _ask(self, path: str, body: bytes | None = None, about: str = "") -> Any:
         request = HTTPRequest(
             f"{self._url}{path}",
             "GET" if body is None else "POST",
@@ -94,7 +95,7 @@ class Registry:
         if answer.status != 200:
             message = found.get("message", "") if isinstance(found, dict) else ""
             told = f": {printable(str(message))[:_MOST_TEXT]}" if message else ""
-            raise SinkRetry(f"the schema registry {self._host} answers {answer.status}{told}")
+            raise SinkRetry(f"the schema registry {self._host} answers {answer.status}{about}{told}")
         return found
 
 

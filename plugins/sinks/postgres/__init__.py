@@ -34,6 +34,8 @@ from .table import Table
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
+_ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ingestd')})"
+"""PostgreSQL refuses to create the same schema or view twice at once, `IF NOT EXISTS` or not."""
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
 
@@ -176,13 +178,13 @@ class PostgresSink(Sink):
                 await disconnect(connection)
 
     async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out all statements in one transaction."""
+        """Carry out all statements in one transaction, and one such transaction after the other."""
         with told(with_rows=False):
             connection = await self._connect()
             try:
                 async with connection.transaction():
                     # Who waits for a lock holds up all later readers.
-                    for statement in ("SET LOCAL lock_timeout = '10s'", *statements):
+                    for statement in ("SET LOCAL lock_timeout = '10s'", _ALONE, *statements):
                         await connection.execute(statement)
             except self._asyncpg.DependentObjectsStillExistError as error:
                 raise SinkFailure(f"{error.message}: {error.detail}") from None

@@ -107,12 +107,14 @@ async def _newest_first(journal: Journal, since: int) -> AsyncIterator[Record]:
         before = after = max(extent.first, last - _PAGE + 1) - 1
         page: list[Record] = []
         while after < last and (read := await journal.read(after, last - after)):  # a read has a limit of bytes
-            page += read
+            page += [each for each in read if each.position <= last]  # retention may remove records meanwhile
             after = read[-1].position
         for record in reversed(page):
             if record.at < since:
                 return
             yield record
+        if not page:
+            return  # the older ones are gone too
         last = before
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, SinkFailure, SinkRetry, Unavailable
@@ -18,52 +20,57 @@ from ingestd.support.terminal import printable, table
 
 from ..sinks.partitions import check_configured
 from ..sinks.running import make_feeder
-from .expected import HOUR, Expected, by_day, find_due
+from .expected import HOUR, Expected, by_day, find_due, kept_since
 
-__all__ = ["verify"]
+__all__ = ["Result", "compare", "verify"]
 
+_T = TypeVar("_T")
 _DAY = 24 * HOUR
 _MOST_IDS = 500_000  # of hours that are compared at once
+_PATIENCE = 600.0  # seconds for an answer of the destination, which may be large, or gone without a word
 _SHOWN = 20  # ids of each kind for people
 _LISTED = 10_000  # for programs
 
 
-class _Result:
-    """What differs. Each missing id has its place in the journal."""
+class Result:
+    """What differs: counts of all, and the first ids of each kind, since a destination may have lost everything."""
 
     def __init__(self, since: int, until: int) -> None:
         self.since, self.until = since, until
         self.expected: Mapping[int, Digest] = {}
         """By day since 1970, as the next two."""
-        self.missing: dict[int, dict[str, str]] = {}
-        self.extra: dict[int, list[str]] = {}
+        self.missing = Counter[int]()
+        self.extra = Counter[int]()
+        self.missing_ids: list[tuple[str, str]] = []
+        """With their places in the journal."""
+        self.extra_ids: list[str] = []
         self.dead = 0
 
     @property
     def differs(self) -> bool:
-        return any(self.missing.values()) or any(self.extra.values())
+        return self.missing.total() + self.extra.total() > 0
 
     def add(self, day: int, missing: Mapping[str, str], extra: Sequence[str]) -> None:
-        self.missing.setdefault(day, {}).update(missing)
-        self.extra.setdefault(day, []).extend(extra)
+        self.missing[day] += len(missing)
+        self.extra[day] += len(extra)
+        self.missing_ids += islice(missing.items(), _LISTED - len(self.missing_ids))
+        self.extra_ids += extra[: _LISTED - len(self.extra_ids)]
 
     def facts(self, sink: str) -> dict[str, Any]:
-        missing = {each: place for day in self.missing.values() for each, place in day.items()}
-        extra = [each for day in self.extra.values() for each in day]
         return {
             "sink": sink,
             "since": times.format_time(self.since),
             "until": times.format_time(self.until),
             "expected": sum(each.size for each in self.expected.values()),
             "deadLetters": self.dead,
-            "missing": len(missing),
-            "tooMany": len(extra),
+            "missing": self.missing.total(),
+            "tooMany": self.extra.total(),
             "days": [
                 {"day": date, "expected": expected, "missing": lacking, "tooMany": more}
                 for date, expected, lacking, more in self._days()
             ],
-            "missingIds": [{"id": each, "position": place} for each, place in [*missing.items()][:_LISTED]],
-            "tooManyIds": extra[:_LISTED],
+            "missingIds": [{"id": each, "position": place} for each, place in self.missing_ids],
+            "tooManyIds": self.extra_ids,
         }
 
     def lines(self, sink: str) -> Iterator[str]:
@@ -83,8 +90,7 @@ class _Result:
     def _days(self) -> Iterator[tuple[str, int, int, int]]:
         for day in sorted({*self.expected, *self.missing, *self.extra}):
             count = self.expected[day].size if day in self.expected else 0
-            lacking, more = len(self.missing.get(day, ())), len(self.extra.get(day, ()))
-            yield times.format_time(day * _DAY)[:10], count, lacking, more
+            yield times.format_time(day * _DAY)[:10], count, self.missing[day], self.extra[day]
 
 
 async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -102,12 +108,11 @@ async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins
         until = times.now() // 1000 * 1000
         # The cursors before the destination: what they are past is there. The journal after it: what is there is known.
         dues = [await find_due(name, each) for each in backends.partitions]
-        kept_since = max((due.oldest_at + 1 for due in dues if due.oldest_at is not None), default=0)
-        since = -(-max(arguments.since, kept_since) // 1000) * 1000
-        result = _Result(since, max(since, until))
+        since = max(-(-arguments.since // 1000) * 1000, await kept_since(dues))
+        result = Result(since, max(since, until))
         expected = Expected(dues, consumer, since, until)
         try:
-            await _compare(sink, expected, result)
+            await compare(sink, expected, result)
         except SinkRetry as error:
             raise Unavailable(f"the sink {name} cannot be verified now: {error}") from error
         except SinkFailure as error:
@@ -119,18 +124,18 @@ async def verify(arguments: argparse.Namespace, config: Config, plugins: Plugins
         raise CommandError(f"the sink {name} differs from the journal")
 
 
-async def _compare(sink: Sink, expected: Expected, result: _Result) -> None:
+async def compare(sink: Sink, expected: Expected, result: Result) -> None:
     """Compare days, then the hours of days that differ, then the ids of hours that differ."""
     if result.since >= result.until:
         return
-    days = await sink.digests(result.since, result.until, _DAY)
+    days = await _asked(sink.digests(result.since, result.until, _DAY))
     hours = await expected.digests()
     result.dead = expected.dead
     result.expected = by_day(hours, lambda hour: hour // 24)
     there: dict[int, Digest] = {}
     differing = {day for day in {*days, *result.expected} if days.get(day) != result.expected.get(day)}
     for day in sorted(differing):
-        there |= await sink.digests(max(day * _DAY, result.since), min((day + 1) * _DAY, result.until), HOUR)
+        there |= await _asked(sink.digests(max(day * _DAY, result.since), min((day + 1) * _DAY, result.until), HOUR))
     wrong = [hour for hour in {*there, *hours} if hour // 24 in differing and there.get(hour) != hours.get(hour)]
     group: list[int] = []
     count = 0
@@ -144,11 +149,11 @@ async def _compare(sink: Sink, expected: Expected, result: _Result) -> None:
         await _compare_ids(sink, expected, group, result)
 
 
-async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], result: _Result) -> None:
+async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], result: Result) -> None:
     there: dict[int, Counter[str]] = {}
-    for begin, end in _spans(hours):
-        span = max(begin * HOUR, result.since), min(end * HOUR, result.until)
-        there.setdefault(begin // 24, Counter()).update(await sink.ids(*span))
+    spans = [(max(begin * HOUR, result.since), min(end * HOUR, result.until)) for begin, end in _spans(hours)]
+    for span in spans:
+        there.setdefault(span[0] // _DAY, Counter()).update(await _asked(sink.ids(*span)))
     missing: dict[int, dict[str, str]] = {day: {} for day in there}
     chosen = frozenset(hours)
     async for each in expected.records():
@@ -161,9 +166,21 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
         elif there[day][each.id]:  # an import may have stored a record twice, which is one row in most destinations
             there[day][each.id] -= 1  # a further row with the id is too many
     extra = {day: [*(+counts).elements()] for day, counts in there.items()}
-    newer = await expected.newer_ids() if any(extra.values()) else set()
+    known = await expected.newer_ids() if any(extra.values()) else set()
+    kept = await expected.kept_since()
+    for begin, end in spans if any(extra.values()) else ():
+        if begin < kept:  # the journal has removed records since it was asked for its oldest one
+            known.update(await _asked(sink.ids(begin, min(end, kept))))
     for day in there:
-        result.add(day, missing[day], [each for each in extra[day] if each not in newer])
+        result.add(day, missing[day], [each for each in extra[day] if each not in known])
+
+
+async def _asked(answer: Awaitable[_T]) -> _T:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await answer
+    except TimeoutError:
+        raise SinkRetry(f"no answer for {_PATIENCE:g} s") from None
 
 
 def _spans(hours: Sequence[int]) -> Iterator[tuple[int, int]]:

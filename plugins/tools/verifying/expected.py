@@ -21,7 +21,7 @@ from ..sinks.durable import read_durable
 from ..sinks.moments import first_since
 from ..sinks.partitions import named
 
-__all__ = ["HOUR", "Due", "Expected", "Seen", "find_due"]
+__all__ = ["HOUR", "Due", "Expected", "Seen", "find_due", "kept_since"]
 
 HOUR = 3_600_000
 _PAGE = 500
@@ -37,19 +37,26 @@ class Due(NamedTuple):
     """The position of its cursor."""
     dead: Collection[int]
     """The positions of its dead letters."""
-    oldest_at: int | None
-    """The time of the oldest record if the journal has removed older ones."""
 
 
 async def find_due(name: str, partition: Partition) -> Due:
     durable = await read_durable(partition.store, partition.journal, name)
-    extent = await partition.journal.extent()
     progress, dead = durable.progress, set[int]()
     if progress is not None and progress.dead:
         state = partition.store.begin(times.now())
         dead = {each.position async for each in read_letters(state, name, 0, progress.letters)}
-    oldest_at = extent.oldest_at if extent.first > 1 else None
-    return Due(partition, 0 if progress is None else progress.began, durable.position or 0, dead, oldest_at)
+    return Due(partition, 0 if progress is None else progress.began, durable.position or 0, dead)
+
+
+async def kept_since(dues: Collection[Due]) -> int:
+    """The whole second since which the journals have all records now, or 0 if they have lost none."""
+    oldest = 0
+    for due in dues:
+        extent = await due.partition.journal.extent()
+        if extent.first > 1:
+            # An empty one knows nothing of what was received until now.
+            oldest = max(oldest, times.now() if extent.oldest_at is None else extent.oldest_at + 1)
+    return -(-oldest // 1000) * 1000
 
 
 class Seen(NamedTuple):
@@ -100,6 +107,10 @@ class Expected:
                     if self._since <= each.at < self._until:
                         yield each
             self._ends[due.partition.name] = max(position, self._ends.get(due.partition.name, 0))
+
+    async def kept_since(self) -> int:
+        """Retention may have removed records that were there when the journal was read."""
+        return await kept_since(self._dues)
 
     async def newer_ids(self) -> set[str]:
         """The ids of records that were stored after the journal was last read."""
