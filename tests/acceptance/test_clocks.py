@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ingestd.api.times import parse_time
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
 from tests.support.forked import INGESTD
-from tests.support.redis_shop import redis_shop
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_shop import RedisShop, redis_shop
 
 LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
+LIBC = [str(path) for path in Path("/usr/lib").glob("*-linux-gnu/libc.so.6")]
+"""Redis' own allocator asks for the time before libfaketime is ready, so Redis gets that of the C library."""
 DAY, HOUR = 86_400_000, 3_600_000
 
 
@@ -104,3 +112,38 @@ def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> No
             wait_until(lambda: right.metric("ingestd_redis_batches_total") > 5)
             assert right.metric("ingestd_store_clock_ahead_seconds") == 0
             assert not logged(right, "clock")
+
+
+@contextmanager
+def redis_by_clock(folder: Path, clock: Path) -> Iterator[RedisServer]:
+    """A server whose clock is written in a file."""
+    environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**environment, "LD_PRELOAD": f"{LIBRARIES[0]} {LIBC[0]}"}.items():
+            patch.setenv(name, value)
+        with redis_server(folder) as server:
+            patch.undo()
+            yield server
+
+
+def test_entries_that_redis_removes_by_a_wrong_clock_are_a_loss(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    with redis_by_clock(tmp_path / "redis", clock) as redis:
+        shop = RedisShop(tmp_path, redis=redis)
+        with shop.serve() as first, shop.serve() as second:
+            track(shop, first, messageId="m-1")
+            clock.write_text("+450")  # Redis keeps entries for ten minutes after their end
+            wait_until(lambda: logged(first, "the clock of the store's server is 7 min ahead of this daemon's"))
+            clock.write_text("+400d")
+            for each in (first, second):
+                wait_until(partial(logged, each, "the store has lost all entries that end within 399 d"))
+            clock.write_text("+0")
+            for each in (first, second):
+                wait_until(partial(logged, each, "the clocks of the store and of this daemon agree again"))
+                wait_until(partial(is_over, each))  # no key is missing
+                assert each.metric("ingestd_store_losses_total") == 1
+
+
+def is_over(daemon: Daemon) -> bool:
+    return daemon.metric("ingestd_store_lost") == 0

@@ -12,10 +12,10 @@ from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.support.periodic import TIMING
 
-from .beats import clock_ahead
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
+from .server_clock import clock_ahead
 from .store import Loss, RedisStore, decode_loss
 
 __all__ = ["Adoption"]

@@ -12,6 +12,7 @@ import msgspec
 
 from ingestd.api import times
 from ingestd.api.backend import describe_partition
+from ingestd.api.check_result import show_age
 from ingestd.api.errors import CommandError
 from ingestd.api.store import State, Store, StoreSize, kinds_of
 from ingestd.api.times import format_time
@@ -70,6 +71,8 @@ class RedisStore(Store):
         self._reporting = asyncio.Lock()
         self._beaten: Hashable = None
         """What the last beat told of changes; None on a single Redis, where a look costs little."""
+        self.clock_jump = 0
+        """Milliseconds by which the server's clock has jumped ahead, until that is reported as a loss."""
 
     def learn(self, store_id: str | None, loss: Loss | None) -> None:
         """Note the id of the store, and its last loss."""
@@ -86,7 +89,7 @@ class RedisStore(Store):
 
     @property
     def version(self) -> Hashable:
-        if self._beaten is None or self._database.link.problem is not None:
+        if self._beaten is None or self._database.link.problem is not None or self.clock_jump:
             return None
         return self._beaten, self._journal.known
 
@@ -150,6 +153,10 @@ class RedisStore(Store):
         store_id, loss = await link.ask("store_id", 0)
         if store_id == link.store_id:  # otherwise a loss has happened since the question was sent
             self.learn(store_id, decode_loss(loss))
+        if jump := self.clock_jump:
+            lost = f"has lost all entries that end within {show_age(jump)}: the clock of its server jumped ahead"
+            await self.report_loss(lost)
+            self.clock_jump -= jump
 
     async def clear_loss(self) -> bool:
         cleared = bool(await self._database.link.ask("clear_loss", 0))
