@@ -64,6 +64,9 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         assert received(shop) - began < HOUR
         assert 399 * 86_400 < daemon.metric("ingestd_clock_jump_seconds") < 401 * 86_400
         assert "d ahead, which the daemon does not follow" in daemon.ops("/readyz").body.decode()
+        assert (
+            "d ahead, which the daemon does not follow" in daemon.ops("/status.json").json()["problem"]
+        )  # on the page
         clock.write_text("+0")
         wait_until(lambda: logged(daemon, "the system's clock is back"))
         assert daemon.metric("ingestd_clock_jump_seconds") == 0
