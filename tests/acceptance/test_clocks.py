@@ -15,13 +15,25 @@ import pytest
 from ingestd.api.times import parse_time
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
-from tests.support.forked import INGESTD
+from tests.support.forked import INGESTD, short_times
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.redis_shop import RedisShop, redis_shop
 
 LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
 LIBC = [str(path) for path in Path("/usr/lib").glob("*-linux-gnu/libc.so.6")]
 """Redis' own allocator asks for the time before libfaketime is ready, so Redis gets that of the C library."""
+PARTITIONS = 64
+CLUSTER = """
+[http]
+listen = "127.0.0.1:0"
+[ops]
+listen = "127.0.0.1:0"
+[store]
+url = "{url}"
+[plugins.redis]
+partitions = 64
+timeout = "5s"
+"""
 DAY, HOUR = 86_400_000, 3_600_000
 
 
@@ -98,6 +110,7 @@ def test_a_start_with_a_clock_ahead_of_redis_removes_no_young_record_until_it_is
             wait_until(lambda: logged(ahead, "the system's clock has jumped 10 min back, and the daemon follows it"))
             track(shop, ahead)
             assert 0 <= received(shop) - before < 600_000
+            assert ahead.metric("ingestd_store_losses_total") == 0  # the clock of Redis was right
 
 
 def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> None:
@@ -118,13 +131,13 @@ def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> No
 
 
 @contextmanager
-def redis_by_clock(folder: Path, clock: Path) -> Iterator[RedisServer]:
+def redis_by_clock(folder: Path, clock: Path, **options: str) -> Iterator[RedisServer]:
     """A server whose clock is written in a file."""
     environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**environment, "LD_PRELOAD": f"{LIBRARIES[0]} {LIBC[0]}"}.items():
             patch.setenv(name, value)
-        with redis_server(folder) as server:
+        with redis_server(folder, {name.replace("_", "-"): value for name, value in options.items()}) as server:
             patch.undo()
             yield server
 
@@ -146,6 +159,24 @@ def test_entries_that_redis_removes_by_a_wrong_clock_are_a_loss(tmp_path: Path) 
                 wait_until(partial(logged, each, "the clocks of the store and of this daemon agree again"))
                 wait_until(partial(is_over, each))  # no key is missing
                 assert each.metric("ingestd_store_losses_total") == 1
+
+
+def test_partitions_that_rest_learn_of_a_short_jump(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    with redis_by_clock(tmp_path / "redis", clock, cluster_enabled="yes") as redis:
+        redis.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, 16_383)
+        wait_until(lambda: redis.client().cluster("INFO")["cluster_state"] == "ok")
+        config = tmp_path / "ingestd.toml"
+        config.write_text(CLUSTER.format(url=redis.url.replace("redis:", "redis+cluster:").removesuffix("/0")))
+        with short_times(redis_heartbeat=0.3), Daemon(config) as daemon:  # of the first partition; others rest 3 s
+            wait_until(lambda: daemon.metric("ingestd_redis_batches_total") > 3 * PARTITIONS)
+            clock.write_text("+400d")
+            wait_until(
+                partial(logged, daemon, "partition 00 (0 tenants): the store has lost all entries that end within")
+            )
+            clock.write_text("+0")
+            wait_until(lambda: daemon.metric("ingestd_store_losses_total") == PARTITIONS)
 
 
 def is_over(daemon: Daemon) -> bool:
