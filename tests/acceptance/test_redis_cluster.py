@@ -203,6 +203,22 @@ def test_a_replay_beside_daemons_takes_no_share_of_their_work(shop: ClusterShop)
             assert sum(len(each.records) for each in crm.taken) == 2 * len(shop.tenants)
 
 
+def test_a_replay_is_given_in_all_partitions_that_can_store(shop: ClusterShop) -> None:
+    with shop.serve_with(1) as daemons:
+        for tenant in shop.tenants:
+            assert post(daemons[0], tenant, "visitor") == 200
+        wait_until(lambda: len(shop.archived_by(0)) == len(shop.tenants), LONG)
+        node = shop.node_of(shop.tenants[0])
+        theirs = [index for index, tenant in enumerate(shop.tenants) if shop.node_of(tenant) is node]
+        shop.cluster.replica_of(node).kill()
+        config = shop.folder / "ingestd-0.toml"
+        done = run_ingestd("sinks", "replay", "archive", "--from", "1h", "--no-wait", config=config)
+        assert done.returncode == 1
+        assert f"the command waits in {len(shop.tenants) - len(theirs)} partitions" in done.stdout
+        names = ", ".join(f"{index:02}" for index in theirs)
+        assert f"partitions {names} are out of reach, so its records are not replayed" in done.stderr
+
+
 def test_another_number_of_partitions_stops_the_start_with_the_way_out(shop: ClusterShop) -> None:
     with shop.serve_with(1):
         done = run_ingestd("serve", "--set", "plugins.redis.partitions=7", config=shop.config)

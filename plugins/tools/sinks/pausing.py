@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from ingestd.api.backend import MissingPartitions, Partition
+from ingestd.api.backend import MissingPartitions
 from ingestd.api.check_result import show_size
 from ingestd.api.output import write_result
 from ingestd.config import Config
@@ -14,11 +13,9 @@ from ingestd.delivery.operator_commands import set_paused
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
-from .partitions import check_configured
+from .partitions import check_configured, in_each
 
-__all__ = ["pause", "resume", "set_in_all"]
-
-_AT_ONCE = 32  # partitions
+__all__ = ["pause", "resume"]
 
 
 async def pause(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -34,27 +31,13 @@ async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, 
     async with open_backends(config, plugins) as backends:
         missing = MissingPartitions(backends.partitions)
         await check_configured(name, config, backends.partitions)
-        changed = await set_in_all(backends.partitions, missing, name, paused=paused)
+        changed = any(
+            await in_each(backends.partitions, missing, lambda each: set_paused(each.store, name, paused=paused))
+        )
     resumed = f"{name} {'continues where it stopped' if changed else 'was not paused'}"
     lines = _paused(name, config, changed=changed) if paused else [resumed]
     write_result({"sink": name, "paused": paused, "changed": changed}, lines=lines, as_json=arguments.json)
     missing.check(f"{name} is not {'paused' if paused else 'resumed'} there")
-
-
-async def set_in_all(partitions: Sequence[Partition], missing: MissingPartitions, name: str, *, paused: bool) -> bool:
-    """Pause or resume a sink in many partitions at once, and return whether that changed anything.
-
-    A partition that cannot store takes seconds to say so. One after the other, they would hold up the pause of others.
-    """
-    changed, some = [], asyncio.Semaphore(_AT_ONCE)
-
-    async def set_in(partition: Partition) -> None:
-        async with some:
-            with missing.tolerating(partition):
-                changed.append(await set_paused(partition.store, name, paused=paused))
-
-    await asyncio.gather(*map(set_in, partitions))
-    return any(changed)
 
 
 def _paused(name: str, config: Config, *, changed: bool) -> Iterator[str]:
