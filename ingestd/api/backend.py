@@ -22,7 +22,12 @@ __all__ = ["Backend", "DaemonProcess", "MissingPartitions", "Partition", "descri
 
 
 def describe_partition(name: str, tenants: int | None) -> str:
-    """A partition in a text for operators: `partition 03 (5 tenants)`, or `partition 03` if the number is unknown."""
+    """A partition in a text for operators: `partition 03 (5 tenants)`, or `partition 03` if the number is unknown.
+
+    Empty without a name: the back end has a single partition.
+    """
+    if not name:
+        return ""
     number = "" if tenants is None else f" ({tenants} tenant{'' if tenants == 1 else 's'})"
     return f"partition {name}{number}"
 
@@ -68,7 +73,7 @@ class MissingPartitions:
     def check(self, consequence: str) -> None:
         """Raises `CommandError` if a partition is missing. `consequence` says what this means for the result."""
         if self.reasons:
-            names = ", ".join(self.reasons)
+            names = ", ".join(sorted(self.reasons))
             what = f"partition {names} is" if len(self.reasons) == 1 else f"partitions {names} are"
             reason = next(iter(self.reasons.values()))
             raise CommandError(f"{what} out of reach, so {consequence}: {reason}")

@@ -25,8 +25,11 @@ class FailureLog:
         self._most = 0
         """The most failures in a row, since the consumer began to fail."""
 
-    def failed(self, who: object, partition: str, error: BaseException, failures: int) -> None:
-        """Note a failure. `who` has failed so often in a row; an object that stands for the attempts of a partition."""
+    def failed(self, who: object, place: str, error: BaseException, failures: int) -> None:
+        """Note a failure. `who` has failed so often in a row; an object that stands for the attempts of a partition.
+
+        `place` describes the partition; it is empty if there is only one.
+        """
         kind, before = message_kind(reason_of(error)), self._kinds.pop(who, None)
         is_rare = failures > self._most and failures & (failures - 1) == 0  # the 1st, 2nd, 4th, 8th …
         if is_rare or (kind != before and kind not in self._kinds.values()):
@@ -35,7 +38,7 @@ class FailureLog:
                 logging.WARNING if expected else logging.ERROR,
                 "%s%s: %s; it is tried again (failure %d in a row)",
                 self._name,
-                _in(partition),
+                f" in {place}" if place else "",
                 reason_of(error),
                 failures,
                 exc_info=None if expected else error,
@@ -60,7 +63,3 @@ class FailureLogs(dict[str, FailureLog]):
 
     def __missing__(self, name: str) -> FailureLog:
         return self.setdefault(name, FailureLog(name))
-
-
-def _in(partition: str) -> str:
-    return f" (partition {partition})" if partition else ""

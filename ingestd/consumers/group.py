@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ingestd.api import times
+from ingestd.api.backend import describe_partition
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Cursor, Journal
@@ -254,11 +255,12 @@ class Consumers:
         error = asyncio.CancelledError("cancelled unexpectedly") if task.cancelled() else task.exception()
         self._died(task.get_name(), error or RuntimeError("ended unexpectedly"))
 
+    def _place(self) -> str:
+        return describe_partition(self._partition, self._store.tenants)
+
     async def _follow(self) -> None:
         """Keep `last` of every status up to date, four times a second under load."""
-        attempts = Attempts(
-            self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, partition=self._partition
-        )
+        attempts = Attempts(self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, place=self._place)
         idle = seconds_between_looks(_IDLE, self._partitions, _MOST_IDLE)
 
         async def look() -> None:

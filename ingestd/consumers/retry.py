@@ -33,8 +33,8 @@ class Attempts:
     status: ConsumerStatus | None = None
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits that number of seconds."""
-    partition: str = ""
-    """The name of the partition in which the attempts are made, as `log` has it."""
+    place: Callable[[], str] = str
+    """Describes the partition in which the attempts are made, for operators."""
     _failures: int = field(default=0, init=False)
 
     async def until_done(self, attempt: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -70,7 +70,7 @@ class Attempts:
 
     def _failed(self, error: BaseException) -> None:
         self._failures += 1
-        self.log.failed(self, self.partition, error, self._failures)
+        self.log.failed(self, self.place(), error, self._failures)
         if self.status is not None:
             self.status.failures += 1
             self.status.last_error = reason_of(error)

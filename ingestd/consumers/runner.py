@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 
+from ingestd.api.backend import describe_partition
 from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import LeaseLost, Unavailable
 from ingestd.api.events import Record
@@ -54,7 +55,7 @@ class Runner:
         """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
         self._grace = grace
         self._idle = seconds_between_looks(TIMING.next_action, partitions, _MOST_IDLE)
-        self._label = f"{consumer.name} (partition {partition})" if partition else consumer.name
+        self._partition = partition
         self.name = consumer.name
         self.status = ConsumerStatus(consumer.name, now)
         self.tried = False
@@ -82,8 +83,15 @@ class Runner:
         self._refused = _NEVER
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
         rest = self._rest if consumer.polls_commands else asyncio.sleep
-        self._attempts = Attempts(failure_log, backoff, self.status, rest, partition)
-        self._opening = Attempts(failure_log, backoff, self.status, partition=partition)  # the cursor, and `open`
+        self._attempts = Attempts(failure_log, backoff, self.status, rest, self._place)
+        self._opening = Attempts(failure_log, backoff, self.status, place=self._place)  # the cursor, and `open`
+
+    def _place(self) -> str:
+        return describe_partition(self._partition, self._store.tenants)
+
+    @property
+    def _label(self) -> str:
+        return f"{self.name} in {self._place()}" if self._partition else self.name
 
     @property
     def is_behind(self) -> bool:
@@ -155,7 +163,7 @@ class Runner:
 
     async def _lose_cursor(self, error: LeaseLost) -> None:
         # All consumers of many partitions move when a daemon comes or goes.
-        _log.log(logging.INFO if self._label == self.name else logging.DEBUG, "%s: %s", self._label, error)
+        _log.log(logging.DEBUG if self._partition else logging.INFO, "%s: %s", self._label, error)
         # The cursor is probably free: a step that is not in the journal yet also ends the lease.
         self.tried = False
         self.status.held = self.status.paused = False

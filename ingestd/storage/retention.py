@@ -42,10 +42,10 @@ class Retention:
         *,
         refuse: Callable[[str | None], None],
         now: Callable[[], int] = times.now,
-        partition: str = "",
+        place: Callable[[], str] = str,
         partitions: int = 1,
     ) -> None:
-        """`partition` is the name of the journal's partition, and `partitions` is their number."""
+        """`place` describes the journal's partition for operators, and `partitions` is their number."""
         self.problem: str | None = None
         """Why events are refused, for operators; None while events are accepted."""
         self._journal = journal
@@ -53,7 +53,7 @@ class Retention:
         self._consumers = consumers
         self._refuse = refuse
         self._now = now
-        self._in = f" of partition {partition}" if partition else ""
+        self._place = place
         self._pause = seconds_between_looks(TIMING.retention, partitions, _MOST_LOOK)
         self._is_waiting = False
         """Whether events are refused until the first measurement."""
@@ -98,6 +98,10 @@ class Retention:
     def lost(self) -> Iterator[tuple[str, int]]:
         """The name of each consumer, and the number of records that were removed before it read them."""
         return ((status.name, status.lost) for status in self._consumers.statuses)
+
+    @property
+    def _in(self) -> str:
+        return f" of {place}" if (place := self._place()) else ""
 
     def apply_options(self, options: JournalOptions) -> None:
         """Apply these options from the next step on."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import Partition, describe_partition
 from ingestd.api.errors import Unavailable
 from ingestd.api.store import Store
 from ingestd.config import JournalOptions
@@ -44,7 +44,7 @@ class Retentions:
                     group,
                     refuse=each,
                     now=partial(_now, partition.store),
-                    partition=partition.name,
+                    place=partial(_place, partition),
                     partitions=len(partitions),
                 )
                 for partition, group, each in zip(partitions, consumers.groups, refuse, strict=True)
@@ -111,6 +111,10 @@ class Retentions:
     async def run(self) -> None:
         """Keep the journals within their limits while the daemon runs."""
         await asyncio.gather(*(part.run() for part in self._parts))
+
+
+def _place(partition: Partition) -> str:
+    return describe_partition(partition.name, partition.store.tenants)
 
 
 def _now(store: Store) -> int:

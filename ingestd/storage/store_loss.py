@@ -56,7 +56,7 @@ class LossRecovery:
     @property
     def place(self) -> str:
         """The partition and its number of tenants; empty if there is only one partition."""
-        return describe_partition(self._partition, self._store.tenants) if self._partition else ""
+        return describe_partition(self._partition, self._store.tenants)
 
     @property
     def _in(self) -> str:

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ingestd.api.times import parse_time
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
-from tests.support.forked import INGESTD
-from tests.support.redis_shop import redis_shop
+from tests.support.forked import INGESTD, short_times
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.redis_shop import RedisShop, redis_shop
 
 LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
+LIBC = [str(path) for path in Path("/usr/lib").glob("*-linux-gnu/libc.so.6")]
+"""Redis' own allocator asks for the time before libfaketime is ready, so Redis gets that of the C library."""
+PARTITIONS = 64
+CLUSTER = """
+[http]
+listen = "127.0.0.1:0"
+[ops]
+listen = "127.0.0.1:0"
+[store]
+url = "{url}"
+[plugins.redis]
+partitions = 64
+timeout = "5s"
+"""
 DAY, HOUR = 86_400_000, 3_600_000
 
 
@@ -56,6 +76,9 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         assert received(shop) - began < HOUR
         assert 399 * 86_400 < daemon.metric("ingestd_clock_jump_seconds") < 401 * 86_400
         assert "d ahead, which the daemon does not follow" in daemon.ops("/readyz").body.decode()
+        assert (
+            "d ahead, which the daemon does not follow" in daemon.ops("/status.json").json()["problem"]
+        )  # on the page
         clock.write_text("+0")
         wait_until(lambda: logged(daemon, "the system's clock is back"))
         assert daemon.metric("ingestd_clock_jump_seconds") == 0
@@ -87,6 +110,7 @@ def test_a_start_with_a_clock_ahead_of_redis_removes_no_young_record_until_it_is
             wait_until(lambda: logged(ahead, "the system's clock has jumped 10 min back, and the daemon follows it"))
             track(shop, ahead)
             assert 0 <= received(shop) - before < 600_000
+            assert ahead.metric("ingestd_store_losses_total") == 0  # the clock of Redis was right
 
 
 def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> None:
@@ -104,3 +128,56 @@ def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> No
             wait_until(lambda: right.metric("ingestd_redis_batches_total") > 5)
             assert right.metric("ingestd_store_clock_ahead_seconds") == 0
             assert not logged(right, "clock")
+
+
+@contextmanager
+def redis_by_clock(folder: Path, clock: Path, **options: str) -> Iterator[RedisServer]:
+    """A server whose clock is written in a file."""
+    environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**environment, "LD_PRELOAD": f"{LIBRARIES[0]} {LIBC[0]}"}.items():
+            patch.setenv(name, value)
+        with redis_server(folder, {name.replace("_", "-"): value for name, value in options.items()}) as server:
+            patch.undo()
+            yield server
+
+
+def test_entries_that_redis_removes_by_a_wrong_clock_are_a_loss(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    with redis_by_clock(tmp_path / "redis", clock) as redis:
+        shop = RedisShop(tmp_path, redis=redis)
+        with shop.serve() as first, shop.serve() as second:
+            track(shop, first, messageId="m-1")
+            clock.write_text("+450")  # Redis keeps entries for ten minutes after their end
+            wait_until(lambda: logged(first, "the clock of the store's server is 7 min ahead of this daemon's"))
+            clock.write_text("+400d")
+            for each in (first, second):
+                wait_until(partial(logged, each, "the store has lost all entries that end within 399 d"))
+            clock.write_text("+0")
+            for each in (first, second):
+                wait_until(partial(logged, each, "the clocks of the store and of this daemon agree again"))
+                wait_until(partial(is_over, each))  # no key is missing
+                assert each.metric("ingestd_store_losses_total") == 1
+
+
+def test_partitions_that_rest_learn_of_a_short_jump(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    with redis_by_clock(tmp_path / "redis", clock, cluster_enabled="yes") as redis:
+        redis.client().execute_command("CLUSTER ADDSLOTSRANGE", 0, 16_383)
+        wait_until(lambda: redis.client().cluster("INFO")["cluster_state"] == "ok")
+        config = tmp_path / "ingestd.toml"
+        config.write_text(CLUSTER.format(url=redis.url.replace("redis:", "redis+cluster:").removesuffix("/0")))
+        with short_times(redis_heartbeat=0.3), Daemon(config) as daemon:  # of the first partition; others rest 3 s
+            wait_until(lambda: daemon.metric("ingestd_redis_batches_total") > 3 * PARTITIONS)
+            clock.write_text("+400d")
+            wait_until(
+                partial(logged, daemon, "partition 00 (0 tenants): the store has lost all entries that end within")
+            )
+            clock.write_text("+0")
+            wait_until(lambda: daemon.metric("ingestd_store_losses_total") == PARTITIONS)
+
+
+def is_over(daemon: Daemon) -> bool:
+    return daemon.metric("ingestd_store_lost") == 0

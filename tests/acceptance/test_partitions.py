@@ -159,7 +159,7 @@ def test_a_full_journal_refuses_only_the_tenants_of_its_partition(tmp_path: Path
         key = shop.keys[shop.tenants[1]].id
         wait_until(lambda: daemon.post("/track", page_view("x" * 200), key).status == 503)
         assert send(daemon, shop, "visitor") == [200, 503, 200]
-        assert b"the journal of partition 1 is full" in daemon.ops("/readyz").body
+        assert b"the journal of partition 1 (1 tenant) is full" in daemon.ops("/readyz").body
 
 
 def test_no_acknowledged_event_is_lost_by_a_kill(shop: PartitionedShop) -> None:

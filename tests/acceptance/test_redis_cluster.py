@@ -7,6 +7,7 @@ import http.client
 import json
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -19,11 +20,12 @@ import pytest
 
 from tests.support.clients import wait_until
 from tests.support.cluster_shop import ClusterShop, key_of
-from tests.support.daemon import Daemon, run_ingestd
-from tests.support.forked import QUICK_REDIS, short_times
+from tests.support.daemon import Daemon, Reply, run_ingestd
+from tests.support.forked import INGESTD, QUICK_REDIS, Command, short_times
 from tests.support.journeys import TRACK
 from tests.support.ports import own_host
 from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_cluster
+from tests.support.webhook_server import webhook_server
 
 LONG = 40.0
 
@@ -177,6 +179,44 @@ def test_commands_read_the_partitions_of_a_primary_whose_replica_is_away(shop: C
         assert run_ingestd("sinks", "status", config=shop.config).returncode == 0
         assert f"127.0.0.1:{primary.port}: Redis has 0 replicas" in run_ingestd("check", config=shop.config).stderr
         shop.cluster.settle()
+
+
+def test_a_replay_beside_daemons_takes_no_share_of_their_work(shop: ClusterShop) -> None:
+    with webhook_server() as crm:
+        table = f'type = "webhook"\nurl = "{crm.url}"\nretry = {{ initial = "10ms", max = "100ms" }}\n'
+        shop.config.write_text(f"{shop.config.read_text()}[sinks.crm]\n{table}")
+        with shop.serve_with(2) as daemons:
+            for tenant in shop.tenants:
+                assert post(daemons[0], tenant, "visitor") == 200
+            wait_until(lambda: sum(len(each.records) for each in crm.taken) == len(shop.tenants), LONG)
+            crm.answer = lambda _: Reply(503, {}, b"")
+            config = str(shop.folder / "ingestd-0.toml")
+            command = [INGESTD, "sinks", "replay", "crm", "--from", "1h", "--config", config]
+            with Command(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as replay:
+                assert replay.stderr is not None
+                assert replay.stderr.readline().startswith("crm is failing and retries")
+                assert shop.running() == [2] * len(shop.tenants)
+                crm.answer = lambda _: Reply(204, {}, b"")
+                printed, _ = replay.communicate(timeout=LONG)
+            assert replay.returncode == 0
+            assert printed.splitlines()[-1] == f"{len(shop.tenants)} records written to crm again"
+            assert sum(len(each.records) for each in crm.taken) == 2 * len(shop.tenants)
+
+
+def test_a_replay_is_given_in_all_partitions_that_can_store(shop: ClusterShop) -> None:
+    with shop.serve_with(1) as daemons:
+        for tenant in shop.tenants:
+            assert post(daemons[0], tenant, "visitor") == 200
+        wait_until(lambda: len(shop.archived_by(0)) == len(shop.tenants), LONG)
+        node = shop.node_of(shop.tenants[0])
+        theirs = [index for index, tenant in enumerate(shop.tenants) if shop.node_of(tenant) is node]
+        shop.cluster.replica_of(node).kill()
+        config = shop.folder / "ingestd-0.toml"
+        done = run_ingestd("sinks", "replay", "archive", "--from", "1h", "--no-wait", config=config)
+        assert done.returncode == 1
+        assert f"the command waits in {len(shop.tenants) - len(theirs)} partitions" in done.stdout
+        names = ", ".join(f"{index:02}" for index in theirs)
+        assert f"partitions {names} are out of reach, so its records are not replayed" in done.stderr
 
 
 def test_another_number_of_partitions_stops_the_start_with_the_way_out(shop: ClusterShop) -> None:

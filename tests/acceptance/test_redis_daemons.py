@@ -36,7 +36,7 @@ TAKEOVER = 10.0  # seconds after which another daemon has taken over the consume
 SETTLED = 0.0  # seconds after a start in which consumers pass on to the new daemon
 LEASE = 5.0  # seconds before which no takeover is possible, unless the consumers were released
 KILLS = 6
-LOST = re.compile(r"attribution( \(partition .*\))?: its cursor has passed to another daemon")
+LOST = re.compile(r"attribution( in partition .*)?: its cursor has passed to another daemon")
 
 
 @pytest.fixture(scope="module")

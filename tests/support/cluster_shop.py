@@ -79,6 +79,15 @@ class ClusterShop(Shop):
             bodies += [fields[b"b"] for fields in entries]
         return bodies
 
+    def running(self) -> list[int]:
+        """The number of processes that serve each partition."""
+        numbers = []
+        for index, tag in enumerate(partition_tags(self.partitions)):
+            with self.cluster.primary_of(key_slot(tag.encode())).client() as client:
+                reports = client.zrange(f"{_PREFIX}{index:02}{{{tag}}}:daemons", 0, -1)
+            numbers.append(len({report.split()[0] for report in reports}))
+        return numbers
+
     def archived_by(self, number: int) -> list[dict[str, Any]]:
         """The archive of a daemon."""
         self.archive = self.folder / f"archive-{number}.jsonl"

@@ -12,10 +12,10 @@ from ingestd.api import times
 from ingestd.api.errors import Unavailable
 from ingestd.support.periodic import TIMING
 
-from .beats import clock_ahead
 from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
+from .server_clock import clock_ahead
 from .store import Loss, RedisStore, decode_loss
 
 __all__ = ["Adoption"]
@@ -52,7 +52,7 @@ class Adoption:
             store_id, loss, last, heartbeats, mended, clock = await link.ask("identify", asked_at, uuid4().hex)
             self._store.clock_ahead = clock_ahead(clock, asked_at)
             if mended is not False:
-                _tell(self._store.label, decode_loss(loss), mended)
+                _tell(self._database.link.label, decode_loss(loss), mended)
             link.go_on(store_id, last, heartbeats)
             link.adoption = self._adopt
             self._ids = [store_id]
@@ -92,7 +92,7 @@ class Adoption:
             self._journal.begin_anew(last, version)
             self._store.losses += 1
             self._store.learn(store_id, loss)
-            _tell(self._store.label, loss, mended)
+            _tell(self._database.link.label, loss, mended)
         self._database.link.go_on(store_id, last, heartbeats)
 
 

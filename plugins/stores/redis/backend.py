@@ -18,12 +18,13 @@ from ingestd.api.check_result import CheckResult, show_age
 from ingestd.api.errors import ConfigError, Unavailable
 
 from .adoption import Adoption
-from .beats import Beats, PartitionBeat, clock_ahead
+from .beats import Beats, PartitionBeat
 from .contents import RedisContents
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
 from .link import NEWER, LinkOptions, explain
+from .server_clock import clock_ahead
 from .store import RedisStore
 from .work_sharing import DaemonReport, WorkSharing
 

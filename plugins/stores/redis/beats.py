@@ -30,10 +30,11 @@ from .database import Database
 from .journal import RedisJournal
 from .link import Operation, Then
 from .scripts import BATCH
+from .server_clock import ServerClock, clock_ahead, monotonic
 from .store import RedisStore
 from .work_sharing import DaemonReport, WorkSharing
 
-__all__ = ["Beats", "PartitionBeat", "clock_ahead"]
+__all__ = ["Beats", "PartitionBeat"]
 
 _log = logging.getLogger("ingestd.redis")
 
@@ -46,6 +47,8 @@ class _Before(NamedTuple):
     """What was known when a beat left."""
 
     at: int
+    monotonic: int
+    """Milliseconds, of the same instant."""
     position: int
     """The newest of the journal."""
     store_id: str
@@ -66,6 +69,7 @@ class PartitionBeat:
         self._sharing = sharing
         self._report: DaemonReport | None = None
         """The last report of this daemon."""
+        self._clock = ServerClock()
         self.reports: frozenset[str] = frozenset()
         """Those of all daemons, in the answer to the last beat."""
         self.was_missing = False
@@ -119,7 +123,9 @@ class PartitionBeat:
             None if running is None else [*running], round(silence * 1000),
         ]  # fmt: skip
         link = self.database.link
-        return asked, partial(self._heard, _Before(times.now(), self._journal.known, link.store_id, link.address))
+        return asked, partial(
+            self._heard, _Before(times.now(), monotonic(), self._journal.known, link.store_id, link.address)
+        )
 
     async def by_link(self) -> None:
         """Beat on the link of the partition, which handles every failure."""
@@ -136,6 +142,7 @@ class PartitionBeat:
         last, version, piece, heartbeats, clock, lost, reports, changes, is_new = answer
         link.last, link.heartbeats = max(link.last, last), max(link.heartbeats, heartbeats)
         self._store.clock_ahead = clock_ahead(clock, before.at)
+        self._store.clock_jump += self._clock.jump(clock, before.monotonic)
         self.reports, self.was_missing = frozenset(reports), is_new
         if self._sharing is not None:
             self._store.beaten((link.store_id, link.connected_at, version, changes))
@@ -326,8 +333,3 @@ class Beats:
         connection, node.connection = node.connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
-
-
-def clock_ahead(clock: int, asked_at: int) -> int:
-    """Milliseconds by which Redis' clock is ahead of ours: it was read between our question and now."""
-    return min(0, clock - asked_at) or max(0, clock - times.now())

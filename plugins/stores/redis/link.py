@@ -31,6 +31,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ingestd.api.backend import describe_partition
 from ingestd.api.errors import Failed, Unavailable
 
 from .answers import decode_answers
@@ -117,6 +118,9 @@ class Link:
     replacement. After such a refusal the link refuses all operations, until the replacement has been adopted.
     """
 
+    tenants: int | None = None
+    """As `Store.tenants`, for the log."""
+
     def __init__(
         self, make_connection: Callable[[], AbstractConnection], options: LinkOptions, *, serving: bool = False
     ) -> None:
@@ -152,7 +156,7 @@ class Link:
         self._serving = serving
         self._make_connection = make_connection
         self._prefix = options.prefix.encode()
-        self.label = f"partition {options.name}: " if options.name else ""
+        self._name = options.name
         self._timeout = options.timeout
         self._patience = options.patience
         self._replicas = options.replicas
@@ -306,6 +310,11 @@ class Link:
             self._left = self._left or self.address
             self._grace_until = time.monotonic() + self._promotion_grace
         self.address = address
+
+    @property
+    def label(self) -> str:
+        """The partition and its tenants, at the beginning of a line; empty on a single Redis."""
+        return f"{describe_partition(self._name, self.tenants)}: " if self._name else ""
 
     @property
     def may_share(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.backend import describe_partition
+from ingestd.api.check_result import show_age
 from ingestd.api.errors import CommandError
 from ingestd.api.store import State, Store, StoreSize, kinds_of
 from ingestd.api.times import format_time
@@ -70,6 +70,8 @@ class RedisStore(Store):
         self._reporting = asyncio.Lock()
         self._beaten: Hashable = None
         """What the last beat told of changes; None on a single Redis, where a look costs little."""
+        self.clock_jump = 0
+        """Milliseconds by which the server's clock has jumped ahead, until that is reported as a loss."""
 
     def learn(self, store_id: str | None, loss: Loss | None) -> None:
         """Note the id of the store, and its last loss."""
@@ -85,8 +87,16 @@ class RedisStore(Store):
         self._database.link.placement = version
 
     @property
+    def tenants(self) -> int | None:  # the link needs it for the log
+        return self._database.link.tenants
+
+    @tenants.setter
+    def tenants(self, number: int | None) -> None:
+        self._database.link.tenants = number
+
+    @property
     def version(self) -> Hashable:
-        if self._beaten is None or self._database.link.problem is not None:
+        if self._beaten is None or self._database.link.problem is not None or self.clock_jump:
             return None
         return self._beaten, self._journal.known
 
@@ -139,17 +149,15 @@ class RedisStore(Store):
                 some = ends[first : first + _AT_ONCE]
                 await self._database.link.ask("set_ends", times.now(), some, weight=len(some))
 
-    @property
-    def label(self) -> str:
-        """The partition and its tenants, at the beginning of a line about a loss; empty on a single Redis."""
-        name = self._database.options.name
-        return f"{describe_partition(name, self.tenants)}: " if name else ""
-
     async def look_for_loss(self) -> None:
         link = self._database.link
         store_id, loss = await link.ask("store_id", 0)
         if store_id == link.store_id:  # otherwise a loss has happened since the question was sent
             self.learn(store_id, decode_loss(loss))
+        if jump := self.clock_jump:
+            lost = f"has lost all entries that end within {show_age(jump)}: the clock of its server jumped ahead"
+            await self.report_loss(lost)
+            self.clock_jump -= jump
 
     async def clear_loss(self) -> bool:
         cleared = bool(await self._database.link.ask("clear_loss", 0))
@@ -163,4 +171,4 @@ class RedisStore(Store):
             loss = decode_loss(await self._database.link.ask("report_loss", times.now(), what, self.store_id or ""))
             self.losses += 1
             self.learn(self.store_id, loss)
-            _log.error("%s%s", self.label, loss)
+            _log.error("%s%s", self._database.link.label, loss)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import re
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
@@ -18,11 +19,15 @@ __all__ = [
     "check_configured",
     "check_known",
     "find_partition",
+    "in_each",
     "known_sinks",
     "named",
     "parse_letter",
     "parse_letters",
 ]
+
+_T = TypeVar("_T")
+_AT_ONCE = 32  # partitions
 
 
 class Letters(NamedTuple):
@@ -68,6 +73,24 @@ def find_partition(name: str | None, partitions: Sequence[Partition], what: str)
 def named(partition: str, number: int) -> str:
     """A number of a partition, as commands print and take it."""
     return f"{partition}:{number}" if partition else f"{number}"
+
+
+async def in_each(
+    partitions: Sequence[Partition], missing: MissingPartitions, work: Callable[[Partition], Awaitable[_T]]
+) -> list[_T]:
+    """Do work in many partitions at once. Return the results of those within reach, in the order of the partitions.
+
+    A partition that cannot store takes seconds to say so. One after the other, they would hold up the work in others.
+    """
+    results, some = {}, asyncio.Semaphore(_AT_ONCE)
+
+    async def do(partition: Partition) -> None:
+        async with some:
+            with missing.tolerating(partition):
+                results[partition.name] = await work(partition)
+
+    await asyncio.gather(*map(do, partitions))
+    return [results[each.name] for each in partitions if each.name in results]
 
 
 async def known_sinks(config: Config, partitions: Sequence[Partition]) -> list[str]:

@@ -13,7 +13,7 @@ from ingestd.delivery.operator_commands import set_paused
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 
-from .partitions import check_configured
+from .partitions import check_configured, in_each
 
 __all__ = ["pause", "resume"]
 
@@ -27,13 +27,13 @@ async def resume(arguments: argparse.Namespace, config: Config, plugins: Plugins
 
 
 async def _set(arguments: argparse.Namespace, config: Config, plugins: Plugins, *, paused: bool) -> None:
-    name, changed = arguments.name, False
+    name = arguments.name
     async with open_backends(config, plugins) as backends:
         missing = MissingPartitions(backends.partitions)
         await check_configured(name, config, backends.partitions)
-        for partition in backends.partitions:
-            with missing.tolerating(partition):
-                changed |= await set_paused(partition.store, name, paused=paused)
+        changed = any(
+            await in_each(backends.partitions, missing, lambda each: set_paused(each.store, name, paused=paused))
+        )
     resumed = f"{name} {'continues where it stopped' if changed else 'was not paused'}"
     lines = _paused(name, config, changed=changed) if paused else [resumed]
     write_result({"sink": name, "paused": paused, "changed": changed}, lines=lines, as_json=arguments.json)

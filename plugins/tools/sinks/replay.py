@@ -20,7 +20,7 @@ from ingestd.support.terminal import printable
 from .durable import Durable, read_durable
 from .given import Given, Outcome
 from .moments import Point, first_since
-from .partitions import check_configured, find_partition
+from .partitions import check_configured, find_partition, in_each
 from .progress_bar import ProgressBar
 from .running import Run, check_ready, leave, make_feeder, waiting
 
@@ -35,7 +35,11 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
         await check_configured(name, config, backends.partitions)
         feeder = make_feeder(name, config, plugins)
         plans = await _make_plans(arguments, backends.partitions, missing)
-        given = [await plan.give(name) for plan in plans]
+        planned = {plan.partition.name: plan for plan in plans}
+        given = await in_each([plan.partition for plan in plans], missing, lambda each: planned[each.name].give(name))
+        plans = [plan for plan in plans if plan.partition.name not in missing.reasons]
+        if not plans:
+            missing.check("nothing is replayed")
     if not arguments.json:
         write(_told(name, plans))
     if not arguments.wait:

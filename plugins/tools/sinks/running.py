@@ -92,6 +92,10 @@ class Run:
         loop = asyncio.get_running_loop()
         self._signal, self._died = loop.create_future(), loop.create_future()
         with self._caught():
+            # The daemons of a cluster divide the partitions among all that serve. This process would get a share, in
+            # which nobody delivers new records, and where it may not open the file of a daemon's sink.
+            if self._given[0].partition.name and await Backends(config, plugins).daemons():
+                return await self._leave_to_daemon(config, plugins)
             backends = Backends(config, plugins)
             try:
                 await backends.open(serving=True)
@@ -118,10 +122,11 @@ class Run:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
-    async def _leave_to_daemon(self, config: Config, plugins: Plugins, refusal: ConfigError) -> Outcome:
+    async def _leave_to_daemon(self, config: Config, plugins: Plugins, refusal: ConfigError | None = None) -> Outcome:
+        """`refusal` is why this process cannot serve, which may have another reason than a running daemon."""
         async with open_backends(config, plugins) as backends:
-            if not daemon_runs(await backends.describe()):
-                raise refusal  # for another reason than a running daemon
+            if refusal is not None and not daemon_runs(await backends.describe()):
+                raise refusal
             self._locate(backends)
             await self._watch()
             return await self._outcome(elsewhere=True)

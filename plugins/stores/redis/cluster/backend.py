@@ -174,7 +174,7 @@ class ClusterBackend(Backend):
                     self._away[number] = str(error)
                 else:
                     del self._away[number]
-                    _log.info("partition %s: events can be stored", self._names[number])
+                    _log.info("%sevents can be stored", self.backends[number].database.link.label)
 
     @property
     def _opened(self) -> list[RedisBackend]:
