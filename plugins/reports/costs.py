@@ -99,8 +99,10 @@ async def change(
     """Store costs of days. Each replaces one of the same day and key, and with `replace` all others of its day.
 
     A day's costs stay for `life` milliseconds after it. Repeated calls do no harm, so an interrupted import is run
-    again. Raises `CommandError` for a day with too many costs, and `Unavailable`.
+    again. Raises `CommandError` for a day with too many costs, before any day is changed, and `Unavailable`.
     """
+    if not dry_run:
+        await change(store, tenant, costs, life=life, replace=replace, dry_run=True)
     changes, days = Changes(), sorted(costs)
     for start in range(0, len(days), _AT_ONCE):
         some = days[start : start + _AT_ONCE]

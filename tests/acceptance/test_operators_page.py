@@ -369,6 +369,23 @@ EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "5", "80.0 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
+def test_sales_begin_with_the_currency_of_most_orders(shop: Shop, browser: Browser) -> None:
+    with shop.serve() as daemon:
+        for number, currency in enumerate(["EUR", "EUR", None]):
+            data = {"order_id": f"o-{number}", "revenue": 10, **({"currency": currency} if currency else {})}
+            order = {"key": "Order Completed", "anonymousId": "ann", "data": data}
+            assert daemon.post("/track", order, shop.public.id).status == 200
+        wait_until(lambda: len(orders_listed(daemon)) == 3)
+        tab = browser.tab(width=390, height=844)
+        tab.open(f"http://127.0.0.1:{daemon.ops_port}/#sales")
+        figure = "document.querySelector('#sales-figures dd')?.textContent"
+        tab.wait_for(f"{figure} === '20.00EUR'")
+        choice = "document.getElementById('sales-currency')"
+        tab.evaluate(f"{choice}.value = '', {choice}.dispatchEvent(new Event('change'))")
+        tab.wait_for(f"{figure} === '10.00'")
+        assert tab.evaluate("new URLSearchParams(location.hash.split('?')[1]).get('currency')") == ""
+
+
 def test_a_browser_shows_sales(selling: tuple[Shop, Daemon], browser: Browser) -> None:
     width = 390 if isinstance(selling[0], RedisShop) else 1280  # the store changes nothing that a width would
     tab = browser.tab(width=width, height=844)

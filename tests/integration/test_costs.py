@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,15 @@ async def test_costs_of_a_day_are_replaced_listed_and_removed(tmp_path: Path) ->
             await changed(*many)
         assert await changed(replace=True) == Changes(removed=2)
         assert await days_of(store) == {}
+
+
+async def test_a_day_with_too_many_costs_leaves_all_days_as_they_were(tmp_path: Path) -> None:
+    days = [TODAY - timedelta(days=age) for age in range(100)]
+    costs = {day: [cost("google", "1")] for day in days} | {TODAY: [cost(f"s-{index}", "1") for index in range(5001)]}
+    async with sqlite_backend(tmp_path) as backend:
+        with pytest.raises(CommandError, match=f"{TODAY} would have 5001 costs; a day has at most 5000"):
+            await change(backend.store, "shop", costs, life=YEAR, dry_run=False)
+        assert await days_of(backend.store) == {}
 
 
 def test_costs_stand_beside_the_revenue_of_their_currency() -> None:

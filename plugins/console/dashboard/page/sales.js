@@ -8,7 +8,7 @@
 
   let asked = ""; // the parameters of the answer that is shown or awaited
   let sales = null; // the newest answer
-  let currency = "";
+  let currency = null; // null until one is chosen, and "" for orders without a currency
   const opened = new Set(); // the keys of the rows that are open
 
   // Requests
@@ -61,10 +61,13 @@
   }
 
   function choose() {
-    const parameters = wanted(at("sales-tenant").value);
-    if (currency) parameters.set("currency", currency);
-    setParameters(parameters);
+    keepInAddress(wanted(at("sales-tenant").value));
     ask();
+  }
+
+  function keepInAddress(parameters) {
+    if (currency !== null) parameters.set("currency", currency);
+    setParameters(parameters);
   }
 
   // Sums. Amounts are added up in cents.
@@ -453,6 +456,7 @@
   at("sales-compare").addEventListener("change", choose);
   at("sales-currency").addEventListener("change", () => {
     currency = at("sales-currency").value;
+    keepInAddress(new URLSearchParams(asked));
     show();
   });
   at("sales-measure").addEventListener("change", () => sales && showCourse());
