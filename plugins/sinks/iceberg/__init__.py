@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from .buffer import RowBuffer
     from .columns import Column
+    from .positions import Positions
     from .tables import Tables
     from .upkeep import Upkeep
 
@@ -83,9 +84,10 @@ class IcebergSink(Sink):
         self._tables: Tables | None = None
         self._columns: dict[str, list[Column]] = {}
         self._buffer: RowBuffer | None = None
-        self._written: dict[str, tuple[float, list[DataFile]]] = {}
-        """The files of the tables that a flush has not committed, with the time at which they were written."""
-        self._foreign: list[str] = []
+        self._written: dict[str, tuple[float, object, list[DataFile]]] = {}
+        """The files of the tables that a flush has not committed, with the time and the table for which they were
+        written."""
+        self._risks: list[str] = []
 
     @property
     def tables(self) -> Tables:
@@ -110,7 +112,7 @@ class IcebergSink(Sink):
 
     def risks(self) -> Sequence[str]:
         found = [
-            f"sinks.{self.name}: {each}; its schema and partitions are as the sink needs them" for each in self._foreign
+            f"sinks.{self.name}: {each}; its schema and partitions are as the sink needs them" for each in self._risks
         ]
         for key in ("uri", "s3.endpoint"):
             uri = str(self.options.catalog.get(key, ""))
@@ -164,24 +166,27 @@ class IcebergSink(Sink):
                 self._store_rows(name, buffer, span)
 
     def _store_rows(self, name: str, buffer: RowBuffer, span: Span | None) -> None:
+        from .tables import identity
+
         tables = self.tables
-        table = tables.load(name)
-        last = None if span is None else tables.last_span(table, span.partition)
-        if span is not None and span == last:
+        data = [each for some in self._columns.values() for each in some] if name == "events" else ()
+        table = tables.ready(name, data)
+        positions = tables.positions(table)
+        if span is not None and positions.spans(span.partition).get(positions.key(span.partition)) == span:
             return
-        if _may_have(table, span, last):
+        if _may_have(table, span, positions):
             files = [
                 file
                 for part in buffer.parts(name)
                 for file in tables.write(table, _without(part, self._present(table, part)))
             ]
         else:
-            at, files = self._written.get(name, (0.0, []))
-            if time.monotonic() - at > _FRESH or not files:
+            at, of, files = self._written.get(name, (0.0, None, []))
+            if time.monotonic() - at > _FRESH or of != identity(table) or not files:
                 files = [file for part in buffer.parts(name) for file in tables.write(table, part)]
-                self._written[name] = time.monotonic(), files
+                self._written[name] = time.monotonic(), identity(table), files
         if files or span is not None:
-            tables.commit(table, files, span, last)
+            tables.commit(table, files, span)
 
     def _present(self, table: Table, rows: pa.Table) -> set[str]:
         """Which of these records the table has already."""
@@ -198,7 +203,7 @@ class IcebergSink(Sink):
 
     def _check(self) -> None:
         self.tables.check()
-        self._foreign = [*self.tables.foreign_commits()]
+        self._risks = [*self.tables.risks()]
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
         found: dict[int, Digest] = {}
@@ -237,11 +242,15 @@ def _read(record: Record) -> Columns:
     return read(record)
 
 
-def _may_have(table: Table, span: Span | None, last: Span | None) -> bool:
-    """Whether the table may have records of a flush: after another order than that of the journal, or at the first."""
-    if span is None or last is None:
+def _may_have(table: Table, span: Span | None, positions: Positions) -> bool:
+    """Whether the table may have records of a flush: after another order than that of the journal, or at the first.
+
+    Another sink may have written them, such as this one under a former name.
+    """
+    present = {} if span is None else positions.spans(span.partition)
+    if span is None or positions.key(span.partition) not in present:
         return table.current_snapshot() is not None
-    return span.first <= last.last or span.at < last.at
+    return any(span.first <= each.last or span.at < each.at for each in present.values())
 
 
 def _without(rows: pa.Table, ids: set[str]) -> pa.Table:
