@@ -89,7 +89,8 @@ class Tables:
     def __init__(
         self, properties: Mapping[str, str], namespace: str, sink: str, keep_snapshots: float, hidden: Collection[str]
     ) -> None:
-        self._properties = {"py-io-impl": f"{__package__}.files.DurableFileIO", **properties}
+        ours = {"py-io-impl": f"{__package__}.files.DurableFileIO", "pool_pre_ping": "true"}
+        self._properties = {**ours, **properties}
         self.namespace = namespace
         self._sink = sink
         self._keep = keep_snapshots
