@@ -315,6 +315,15 @@ class _Change(Transaction):
     Many readers refuse a table whose snapshots go back in time.
     """
 
+    _made: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        """That of pyiceberg, which copies all snapshots each of some fifteen times that it is asked for."""
+        if self._made is None or self._made[0] is not self._updates:
+            self._made = self._updates, super().table_metadata
+        return self._made[1]
+
     def _stage(self, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...] = ()) -> Transaction:
         return super()._stage(tuple(_newer(each, self._table.metadata) for each in updates), requirements)
 
