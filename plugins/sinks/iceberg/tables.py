@@ -9,10 +9,12 @@ import json
 import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -81,6 +83,9 @@ _LONGEST = 200
 """Bytes of a partition value in a path. A name on a local disk has 255 at most."""
 
 Result = TypeVar("Result")
+
+_COMMITS: defaultdict[object, Lock] = defaultdict(Lock)
+"""By table. The sinks of a store's partitions often commit at the same time, and a conflict costs one more commit."""
 
 _log = logging.getLogger("ingestd.iceberg")
 
@@ -254,8 +259,15 @@ class Tables:
                 self._expire(change, table.snapshots())
 
         name, identity_before = table.name()[-1], identity(table)
-        with self.told():
-            self.committed(commit)
+        lock = _COMMITS[table.metadata.table_uuid]
+        if not lock.acquire(blocking=False):
+            lock.acquire()
+            now.clear()  # another sink has committed
+        try:
+            with self.told():
+                self.committed(commit)
+        finally:
+            lock.release()
 
     def committed(self, commit: Callable[[], Result]) -> Result:
         """Carry out a function that commits, again after each conflict."""
