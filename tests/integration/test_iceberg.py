@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -87,6 +88,39 @@ def test_the_page_shows_the_options(tmp_path: Path) -> None:
     assert options.namespace == "ingestd"
     with pytest.raises(ConfigError, match="needs uri"):
         configured(IcebergSink, "lake", {"catalog": {"warehouse": "x"}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "risk"),
+    [
+        ("postgresql+psycopg2://lake:a-secret@db.example/lake", "the certificate of db.example is not verified"),
+        ("postgresql+psycopg2://lake:a-secret@db.example/lake?sslmode=verify-full", ""),
+        ("postgresql+psycopg2://lake:a-secret@127.0.0.1/lake", ""),
+        ("http://catalog.example/api", "uri names catalog.example without TLS"),
+        ("https://catalog.example/api", ""),
+    ],
+)
+def test_check_warns_of_a_catalogue_that_others_can_read_or_replace(tmp_path: Path, uri: str, risk: str) -> None:
+    (told,) = configured(IcebergSink, "lake", {"catalog": {"uri": uri}}, tmp_path).risks() or [""]
+    assert risk in told
+    assert bool(told) == bool(risk)
+    assert "a-secret" not in told
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"uri": "sqlite:////missing/s3cr3t:of-the-catalogue/lake.db?password=s3cr3t:of-the-catalogue"},
+        {"uri": "https://user:s3cr3t%3Aof-the-catalogue@127.0.0.1:1/s3cr3t:of-the-catalogue"},
+        {"uri": "http://127.0.0.1:1/s3cr3t:of-the-catalogue", "header.Authorization": "s3cr3t:of-the-catalogue"},
+    ],
+)
+async def test_no_error_has_a_secret_of_the_catalogue(tmp_path: Path, catalog: dict[str, str]) -> None:
+    sink = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path)
+    with pytest.raises(SinkRetry) as refused:
+        await sink.check()
+    assert "s3cr3t:of-the-catalogue" not in str(refused.value)
+    await sink.close()
 
 
 async def test_columns_have_the_types_of_the_schemas(tmp_path: Path) -> None:
@@ -266,6 +300,13 @@ async def test_check_tells_what_another_writer_has_changed(tmp_path: Path) -> No
     await sink.close()
 
 
+class LocksOfDaemons:
+    """The sinks of two daemons have no lock in common."""
+
+    def __getitem__(self, _: object) -> Lock:
+        return Lock()
+
+
 async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other is a compaction, and then a daemon that had the partition before and writes the same span."""
     sink, other = lake(tmp_path), lake(tmp_path)
@@ -280,6 +321,7 @@ async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, m
         return whole(catalog, table, *arguments)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.tables._COMMITS", LocksOfDaemons())
     first, second, third = (of_every_table(range(start, start + 8)) for start in (1, 9, 17))
     await store(sink, first)
     meetings.append(lambda: other.tables.load("events").delete("position <= 8"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,6 +28,7 @@ from tests.support.sinks import configured, ids_of
 from tests.support.tcp_proxy import tcp_proxy
 
 from .test_iceberg import SCHEMAS, of_every_table, rows_in, store
+from .test_iceberg_writers import compact_as_others_do
 
 KINDS = [WeedCatalogue, pytest.param(JavaCatalogue, marks=pytest.mark.long)]
 
@@ -154,6 +157,38 @@ async def test_a_commit_that_is_refused_is_made_again(sink: IcebergSink, proxy: 
     await sink.close()
 
 
+async def test_a_commit_that_meets_another_writer_is_made_again(
+    rest: RestCatalogue, sink: IcebergSink, proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    await sink.open()
+    batch = of_every_table(range(1, 17))
+    await store(sink, batch[:8])
+    other = with_catalogue(rest.properties(), tmp_path, sink.options.namespace)
+
+    def meet() -> None:
+        compact_as_others_do(other)
+
+    once = Once("events", meet)
+    proxy.answers = once.before
+    await store(sink, batch[8:])
+    assert once.done == 2
+    assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
+    other.tables.close()
+    await sink.close()
+
+
+async def test_a_clock_that_jumps_holds_up_no_commit(sink: IcebergSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg's own catalogue refuses snapshots that go back in time."""
+    await sink.open()
+    batch, now = of_every_table(range(1, 17)), time.time()
+    for start, ahead in ((0, 0.0), (4, 86_400.0), (8, 0.0), (12, -86_400.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", partial(float, now + ahead))
+            await store(sink, batch[start : start + 4])
+    assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
+    await sink.close()
+
+
 async def test_a_catalogue_that_answers_late_holds_up_no_thread_for_ever(
     sink: IcebergSink, proxy: RecordingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +248,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 def in_postgres(server: PostgresServer, port: int, folder: Path, **options: str) -> IcebergSink:
     uri = server.url(**options).replace("postgresql:", "postgresql+psycopg2:").replace(f":{server.port}/", f":{port}/")
-    return with_catalogue({"uri": uri, "warehouse": f"file://{folder}/lake"}, folder, "shop")
+    return with_catalogue({"uri": uri, "warehouse": f"file://{folder}/lake"}, folder, folder.name)
 
 
 async def test_a_catalogue_in_postgresql_that_is_restarted(postgres: PostgresServer, tmp_path: Path) -> None:
@@ -274,4 +309,18 @@ async def test_a_commit_in_postgresql_whose_answer_is_lost_is_in_the_table_once(
         cutting.join()
         await sink.flush(span_of(batch[8:]))
         assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
+        await sink.close()
+
+
+async def test_a_postgresql_that_says_nothing_holds_up_no_thread_for_ever(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.tables._TIMES", {"connect_timeout": "2"})
+    with tcp_proxy(free_port(), postgres.port) as proxy:
+        proxy.hold()
+        sink = in_postgres(postgres, proxy.port, tmp_path)
+        with pytest.raises(SinkRetry, match="timeout expired"):
+            await sink.check()
+        proxy.let_go()
+        await sink.check()
         await sink.close()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -26,6 +26,7 @@ from ingestd.api.sink import Digest, Sink, Span
 
 from ..columns import Columns, make_rows
 from ..own_thread import OwnThread
+from ..postgres import not_verified
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +120,13 @@ class IcebergSink(Sink):
             host = remote_host(uri) if uri.startswith("http://") else None
             if host is not None:
                 found.append(f"sinks.{self.name}.catalog: {key} names {host} without TLS; use a URL with https")
+        uri = str(self.options.catalog["uri"])
+        host = not_verified(uri) if uri.startswith("postgresql") else None
+        if host is not None:
+            found.append(
+                f"sinks.{self.name}.catalog: the certificate of {host} is not verified, so another server could take"
+                " its place and get the password; add sslmode=verify-full, and sslrootcert=FILE"
+            )
         return found
 
     async def open(self) -> None:
@@ -261,7 +269,9 @@ def _without(rows: pa.Table, ids: set[str]) -> pa.Table:
 
 def _secrets(properties: Mapping[str, str]) -> list[str]:
     """The texts of a catalogue's properties that may be secret."""
-    words = ("secret", "password", "token", "credential", "key", "sas", "account")
-    found = [text for key, text in properties.items() if any(word in key for word in words)]
-    found += [unquote(each) for each in urlsplit(properties["uri"]).netloc.rpartition("@")[0].split(":")]
+    words = ("secret", "password", "token", "credential", "key", "sas", "account", "authorization")
+    uri = urlsplit(properties["uri"])
+    given = [*properties.items(), *parse_qsl(uri.query)]
+    found = [text for key, text in given if any(word in key.lower() for word in words)]
+    found += [unquote(each) for each in uri.netloc.rpartition("@")[0].split(":")]
     return [text for text in found if len(text) > 4]

@@ -40,6 +40,7 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from sqlalchemy import make_url
 
 from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.api.sink import Span
@@ -75,6 +76,8 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
 }  # fmt: skip
 _CONFLICTS = 60.0
 """Seconds for which a commit is made again while others commit."""
+_TIMES = {"connect_timeout": "10", "keepalives_idle": "20", "keepalives_interval": "10", "tcp_user_timeout": "60000"}
+"""Those of PostgreSQL's client: to connect, and for a server that is silent, in seconds and milliseconds."""
 _MOST_SNAPSHOTS = 400
 """pyiceberg copies all of them some ten times in each commit."""
 _EPOCH = date(1970, 1, 1)
@@ -143,7 +146,7 @@ class Tables:
 
                 self._catalog = Rest(name, **self._properties)
             else:
-                self._catalog = load_catalog(name, **self._properties)
+                self._catalog = load_catalog(name, **self._properties | {"uri": _with_times(self._properties["uri"])})
         return self._catalog
 
     def ready(self, name: str, columns: Sequence[Column] | None = None) -> Table:
@@ -359,6 +362,14 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 64]}{sha256(name.encode()).hexdigest()}"
 
 
+def _with_times(uri: str) -> str:
+    """The address of a catalogue with time limits, without which a thread could wait for ever for PostgreSQL."""
+    if not uri.startswith(("postgresql:", "postgresql+psycopg2:")):
+        return uri
+    url = make_url(uri)
+    return url.update_query_dict(_TIMES | dict(url.query)).render_as_string(hide_password=False)
+
+
 def identity(table: Table) -> tuple[object, ...]:
     """What files were written for. A table that was replaced, or has other partitions, cannot have them."""
     return table.metadata.table_uuid, table.metadata.default_spec_id
@@ -391,7 +402,7 @@ def _check(table: Table, name: str) -> None:
         for spec in (table.spec(), _spec_of(table.schema()))
     ]
     if specs[0] != specs[1]:
-        raise ValueError(f"the table {name} is not partitioned by the day of received_at and the tenant any more")
+        raise ValueError(f"the table {name} is not partitioned by the day of received_at and the tenant")
 
 
 def _named(name: str) -> Iterator[tuple[str, pa.DataType]]:
