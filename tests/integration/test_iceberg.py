@@ -88,6 +88,8 @@ def test_the_page_shows_the_options(tmp_path: Path) -> None:
     assert options.namespace == "ingestd"
     with pytest.raises(ConfigError, match="needs uri"):
         configured(IcebergSink, "lake", {"catalog": {"warehouse": "x"}}, tmp_path)
+    with pytest.raises(ConfigError, match="needs warehouse"):
+        configured(IcebergSink, "lake", {"catalog": {"uri": "sqlite:////lake.db"}}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,8 @@ def test_the_page_shows_the_options(tmp_path: Path) -> None:
     ],
 )
 def test_check_warns_of_a_catalogue_that_others_can_read_or_replace(tmp_path: Path, uri: str, risk: str) -> None:
-    (told,) = configured(IcebergSink, "lake", {"catalog": {"uri": uri}}, tmp_path).risks() or [""]
+    catalog = {"uri": uri, "warehouse": "s3://lake"}
+    (told,) = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path).risks() or [""]
     assert risk in told
     assert bool(told) == bool(risk)
     assert "a-secret" not in told
@@ -116,7 +119,7 @@ def test_check_warns_of_a_catalogue_that_others_can_read_or_replace(tmp_path: Pa
     ],
 )
 async def test_no_error_has_a_secret_of_the_catalogue(tmp_path: Path, catalog: dict[str, str]) -> None:
-    sink = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path)
+    sink = configured(IcebergSink, "lake", {"catalog": {"warehouse": "file:///missing", **catalog}}, tmp_path)
     with pytest.raises(SinkRetry) as refused:
         await sink.check()
     assert "s3cr3t:of-the-catalogue" not in str(refused.value)

@@ -315,7 +315,7 @@ async def test_a_commit_in_postgresql_whose_answer_is_lost_is_in_the_table_once(
 async def test_a_postgresql_that_says_nothing_holds_up_no_thread_for_ever(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.tables._TIMES", {"connect_timeout": "2"})
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.catalogues._TIMES", {"connect_timeout": "2"})
     with tcp_proxy(free_port(), postgres.port) as proxy:
         proxy.hold()
         sink = in_postgres(postgres, proxy.port, tmp_path)

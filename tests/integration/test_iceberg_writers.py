@@ -248,6 +248,10 @@ async def test_another_sink_with_the_same_tables_repeats_no_record(tmp_path: Pat
     await second.flush(Span(25, 32, 0))
     await first.flush(Span(25, 32, 0))
     assert [row["position"] for row in rows_in(first)] == [*range(1, 33)]
+    await first.check()
+    assert first.risks() == []
+    await second.check()
+    assert "events: the sink first has written to it, too" in " ".join(second.risks())
     await first.close()
     await second.close()
 

@@ -74,6 +74,8 @@ class IcebergSink(Sink):
         super().__init__(name, options)
         if "uri" not in options.catalog:
             raise ConfigError(f"sinks.{name}.catalog: needs uri, such as sqlite:////var/lib/ingestd/lake.db")
+        if "warehouse" not in options.catalog and str(options.catalog["uri"]).startswith(("sqlite", "postgresql")):
+            raise ConfigError(f"sinks.{name}.catalog: needs warehouse, such as file:///var/lib/ingestd/lake")
         if find_spec("pyiceberg") is None or find_spec("pyarrow") is None:
             raise ConfigError(
                 f"sinks.{name}.type: needs pyiceberg, which is not installed: pip install '.[iceberg]' in"

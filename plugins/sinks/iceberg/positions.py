@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["COMPLETE_TO", "Positions"]
+__all__ = ["COMPLETE_TO", "OWNER", "Positions"]
 
 COMPLETE_TO = "ingestd.complete-to"
 """The property of a snapshot with the position and the time up to which it has all records, by partition."""
+OWNER = "ingestd.sink"
+"""The property of a table with the name of the sink that wrote to it last."""
 _SPAN = "ingestd.span"
 """The beginning of properties of a table with the last span that a sink has written, by sink and partition."""
 
@@ -55,7 +57,8 @@ class Positions:
     def with_span(self, span: Span) -> tuple[dict[str, str], dict[str, str]]:
         """The properties of the table and of the snapshot of a commit that has the records of a span."""
         complete = json.dumps(self.complete | dict([_complete_to(span)]))
-        return {self.key(span.partition): f"{span.first}-{span.last}-{span.at}"}, {COMPLETE_TO: complete}
+        own = {self.key(span.partition): f"{span.first}-{span.last}-{span.at}", OWNER: self._sink}
+        return own, {COMPLETE_TO: complete}
 
     @property
     def lacking(self) -> Mapping[str, tuple[int, int]]:

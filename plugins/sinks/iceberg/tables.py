@@ -13,21 +13,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
-from hashlib import sha256
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
-from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Transaction, WriteTask
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import (
@@ -40,22 +37,21 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
-from sqlalchemy import make_url
 
 from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.api.sink import Span
 from ingestd.support.masking import mask
 
+from .catalogues import open_catalogue
+from .changes import Change, FolderKey
 from .columns import ENVELOPE, TABLES, TIME, Column, arrow_type
-from .positions import COMPLETE_TO, Positions
+from .positions import COMPLETE_TO, OWNER, Positions
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
-    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
-    from pyiceberg.table.update import TableRequirement, TableUpdate
 
 __all__ = ["Tables"]
 
@@ -76,14 +72,9 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
 }  # fmt: skip
 _CONFLICTS = 60.0
 """Seconds for which a commit is made again while others commit."""
-_TIMES = {"connect_timeout": "10", "keepalives_idle": "20", "keepalives_interval": "10", "tcp_user_timeout": "60000"}
-"""Those of PostgreSQL's client: to connect, and for a server that is silent, in seconds and milliseconds."""
 _MOST_SNAPSHOTS = 400
 """pyiceberg copies all of them some ten times in each commit."""
 _EPOCH = date(1970, 1, 1)
-
-_LONGEST = 200
-"""Bytes of a partition value in a path. A name on a local disk has 255 at most."""
 
 Result = TypeVar("Result")
 
@@ -140,13 +131,7 @@ class Tables:
     @property
     def catalog(self) -> Catalog:
         if self._catalog is None:
-            name, type_ = self._properties.get("name", "ingestd"), self._properties.get("type")
-            if type_ == "rest" or (type_ is None and self._properties["uri"].startswith("http")):
-                from .rest import Rest
-
-                self._catalog = Rest(name, **self._properties)
-            else:
-                self._catalog = load_catalog(name, **self._properties | {"uri": _with_times(self._properties["uri"])})
+            self._catalog = open_catalogue(self._properties)
         return self._catalog
 
     def ready(self, name: str, columns: Sequence[Column] | None = None) -> Table:
@@ -189,7 +174,7 @@ class Tables:
         try:
             return self.catalog.create_table(
                 (self.namespace, name), schema, partition_spec=_spec_of(schema), sort_order=SortOrder(*order),
-                properties={**_PROPERTIES, "ingestd.sink": self._sink},
+                properties={**_PROPERTIES, OWNER: self._sink},
             )  # fmt: skip
         except TableAlreadyExistsError:  # created by another daemon at this moment
             return self.load(name)
@@ -225,7 +210,7 @@ class Tables:
                 fields = [PartitionFieldValue(each, value) for each, value in zip(spec.fields, values, strict=True)]
                 task = WriteTask(
                     uuid4(), 0, arrow_schema, whole.slice(first, count).combine_chunks().to_batches(),
-                    partition_key=_Key(fields, spec, schema),
+                    partition_key=FolderKey(fields, spec, schema),
                 )  # fmt: skip
                 yield from write_file(table.io, table.metadata, iter([task]))
 
@@ -288,7 +273,7 @@ class Tables:
         # A transaction that pyiceberg makes again after a conflict would not look for the span again.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         complete = self.positions(table).complete
-        with _Change(table) as change:
+        with Change(table) as change:
             yield change, {COMPLETE_TO: json.dumps(complete)} if complete else {}
 
     def _expire(self, change: Transaction, snapshots: Sequence[Snapshot]) -> None:
@@ -314,6 +299,9 @@ class Tables:
             table = self.find(name)
             if table is None:
                 continue
+            owner = table.properties.get(OWNER, self._sink)
+            if owner != self._sink:
+                yield f"{name}: the sink {owner} has written to it, too, which needs a namespace of its own"
             positions = self.positions(table)
             if positions.foreign and positions.is_of_a_sink:
                 count = len(positions.foreign)
@@ -322,52 +310,6 @@ class Tables:
             for partition, (first, last) in positions.lacking.items():
                 of = f"positions {first} to {last} of partition {partition}"
                 yield f"{name}: another writer rolled it back, so it lacks {of} until a replay"
-
-
-class _Change(Transaction):
-    """A transaction whose snapshot is newer than the one before it, whatever the clock says.
-
-    Many readers refuse a table whose snapshots go back in time.
-    """
-
-    _made: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        """That of pyiceberg, which copies all snapshots each of some fifteen times that it is asked for."""
-        if self._made is None or self._made[0] is not self._updates:
-            self._made = self._updates, super().table_metadata
-        return self._made[1]
-
-    def _stage(self, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...] = ()) -> Transaction:
-        return super()._stage(tuple(_newer(each, self._table.metadata) for each in updates), requirements)
-
-
-def _newer(update: TableUpdate, metadata: TableMetadata) -> TableUpdate:
-    if not isinstance(update, AddSnapshotUpdate):
-        return update
-    times = (metadata.last_updated_ms, *(each.timestamp_ms for each in metadata.snapshot_log[-1:]))
-    at = max(update.snapshot.timestamp_ms, *(time + 1 for time in times))
-    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": at}))
-
-
-class _Key(PartitionKey):
-    """A day and a tenant. A name of a folder has a limit, that of a tenant may have none."""
-
-    def to_path(self) -> str:
-        return "/".join(map(_cut, super().to_path().split("/")))
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 64]}{sha256(name.encode()).hexdigest()}"
-
-
-def _with_times(uri: str) -> str:
-    """The address of a catalogue with time limits, without which a thread could wait for ever for PostgreSQL."""
-    if not uri.startswith(("postgresql:", "postgresql+psycopg2:")):
-        return uri
-    url = make_url(uri)
-    return url.update_query_dict(_TIMES | dict(url.query)).render_as_string(hide_password=False)
 
 
 def identity(table: Table) -> tuple[object, ...]:
