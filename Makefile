@@ -12,6 +12,7 @@ EXTRAS ?= bots,kafka,nats,postgres
 BIN := .venv/bin
 SDKS := tests/sdks
 KAFKA := tests/kafka
+ICEBERG := tests/iceberg
 SETUP := setup.cfg pyproject.toml
 TESTS := $(shell find ingestd plugins testing tests -name '*.py' -not -path '*/node_modules/*')
 NOT_KERNEL := apart clickhouse iceberg kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
@@ -47,7 +48,7 @@ test-kernel: .venv/compiled-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/dbt/installed $(KAFKA)/apicurio/installed ready-for-tests
+test-long: .venv/dbt/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed ready-for-tests
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 # Types are checked beside the installations that mostly wait for the network.
@@ -137,7 +138,7 @@ screenshots: .venv/installed
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib $(KAFKA)/apicurio
+	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib $(KAFKA)/apicurio $(ICEBERG)/lib
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -205,6 +206,14 @@ $(KAFKA)/lib/installed: $(KAFKA)/pom.xml
 	@scripts/need mvn maven
 	@rm -rf $(KAFKA)/lib
 	@cd $(KAFKA) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
+	@touch $@
+
+# Iceberg's own catalogue over REST, for a long test.
+$(ICEBERG)/lib/installed: $(ICEBERG)/pom.xml
+	@scripts/need java openjdk-17-jre-headless
+	@scripts/need mvn maven
+	@rm -rf $(ICEBERG)/lib
+	@cd $(ICEBERG) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
 	@touch $@
 
 # A schema registry, for a long test.

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from ingestd.testing.records import make_records_of_every_type, placed
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.testing.writes import span_of
 from ingestd.validation.schema_files import complete_schemas
+from tests.support.gcs_server import gcs_server
 from tests.support.s3_server import s3_server
 from tests.support.sinks import configured, ids_of, options_shown
 
@@ -86,6 +88,42 @@ def test_the_page_shows_the_options(tmp_path: Path) -> None:
     assert options.namespace == "ingestd"
     with pytest.raises(ConfigError, match="needs uri"):
         configured(IcebergSink, "lake", {"catalog": {"warehouse": "x"}}, tmp_path)
+    with pytest.raises(ConfigError, match="needs warehouse"):
+        configured(IcebergSink, "lake", {"catalog": {"uri": "sqlite:////lake.db"}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "risk"),
+    [
+        ("postgresql+psycopg2://lake:a-secret@db.example/lake", "the certificate of db.example is not verified"),
+        ("postgresql+psycopg2://lake:a-secret@db.example/lake?sslmode=verify-full", ""),
+        ("postgresql+psycopg2://lake:a-secret@127.0.0.1/lake", ""),
+        ("http://catalog.example/api", "uri names catalog.example without TLS"),
+        ("https://catalog.example/api", ""),
+    ],
+)
+def test_check_warns_of_a_catalogue_that_others_can_read_or_replace(tmp_path: Path, uri: str, risk: str) -> None:
+    catalog = {"uri": uri, "warehouse": "s3://lake"}
+    (told,) = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path).risks() or [""]
+    assert risk in told
+    assert bool(told) == bool(risk)
+    assert "a-secret" not in told
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"uri": "sqlite:////missing/s3cr3t:of-the-catalogue/lake.db?password=s3cr3t:of-the-catalogue"},
+        {"uri": "https://user:s3cr3t%3Aof-the-catalogue@127.0.0.1:1/s3cr3t:of-the-catalogue"},
+        {"uri": "http://127.0.0.1:1/s3cr3t:of-the-catalogue", "header.Authorization": "s3cr3t:of-the-catalogue"},
+    ],
+)
+async def test_no_error_has_a_secret_of_the_catalogue(tmp_path: Path, catalog: dict[str, str]) -> None:
+    sink = configured(IcebergSink, "lake", {"catalog": {"warehouse": "file:///missing", **catalog}}, tmp_path)
+    with pytest.raises(SinkRetry) as refused:
+        await sink.check()
+    assert "s3cr3t:of-the-catalogue" not in str(refused.value)
+    await sink.close()
 
 
 async def test_columns_have_the_types_of_the_schemas(tmp_path: Path) -> None:
@@ -265,6 +303,13 @@ async def test_check_tells_what_another_writer_has_changed(tmp_path: Path) -> No
     await sink.close()
 
 
+class LocksOfDaemons:
+    """The sinks of two daemons have no lock in common."""
+
+    def __getitem__(self, _: object) -> Lock:
+        return Lock()
+
+
 async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other is a compaction, and then a daemon that had the partition before and writes the same span."""
     sink, other = lake(tmp_path), lake(tmp_path)
@@ -279,6 +324,7 @@ async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, m
         return whole(catalog, table, *arguments)
 
     monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.tables._COMMITS", LocksOfDaemons())
     first, second, third = (of_every_table(range(start, start + 8)) for start in (1, 9, 17))
     await store(sink, first)
     meetings.append(lambda: other.tables.load("events").delete("position <= 8"))
@@ -294,29 +340,40 @@ async def test_a_flush_that_meets_another_writer_is_made_again(tmp_path: Path, m
     await other.close()
 
 
+async def written_and_kept(catalog: dict[str, str], folder: Path) -> None:
+    sink = configured(IcebergSink, "lake", {"catalog": catalog}, folder)
+    await sink.open()
+    batch = of_every_table(range(1, 11))
+    await store(sink, batch[:5])
+    await store(sink, batch[5:])
+    await store(sink, batch[5:])
+    sink.upkeep().compact(None)
+    assert sink.upkeep().expire(0.0)["files"] > 0
+    assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
+    await sink.close()
+
+
 async def test_tables_in_object_storage(tmp_path: Path) -> None:
     with s3_server(tmp_path / "s3") as s3:
         keys = {"endpoint": f"http://{s3.endpoint}", "access-key-id": s3.storage["access_key"]}
         keys |= {"secret-access-key": s3.storage["secret_key"], "region": s3.storage["region"]}
         catalog = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": "s3://shop/tables"}
         catalog |= {f"s3.{name}": value for name, value in keys.items()}
-        sink = configured(IcebergSink, "lake", {"catalog": catalog}, tmp_path)
-        await sink.open()
-        batch = of_every_table(range(1, 11))
-        await store(sink, batch[:5])
-        await store(sink, batch[5:])
-        await store(sink, batch[5:])
-        sink.upkeep().compact(None)
-        assert sink.upkeep().expire(0.0)["files"] > 0
-        assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
-        await sink.close()
-        assert s3.storage["secret_key"] not in str(sink.risks())
+        await written_and_kept(catalog, tmp_path)
         wrong = {**catalog, "s3.secret-access-key": "a-wrong-secret"}
         sink = configured(IcebergSink, "lake", {"catalog": wrong}, tmp_path)
         with pytest.raises(SinkRetry) as refused:
             await sink.open()
         assert "a-wrong-secret" not in str(refused.value)
         await sink.close()
+
+
+async def test_tables_in_google_cloud_storage(tmp_path: Path) -> None:
+    with gcs_server(tmp_path) as server:
+        token = {"gcs.oauth2.token": "a token", "gcs.oauth2.token-expires-at": "4000000000000"}
+        endpoint = {"gcs.service.host": f"http://{server.storage['endpoint_override']}"}
+        catalog = {"uri": f"sqlite:///{tmp_path}/lake.db", "warehouse": "gs://shop/tables", **token, **endpoint}
+        await written_and_kept(catalog, tmp_path)
 
 
 def test_clickhouse_reads_the_tables(tmp_path: Path) -> None:

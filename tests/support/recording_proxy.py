@@ -117,12 +117,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in exchange.reply.headers.items():
             if name not in _OF_A_CONNECTION:
                 self.send_header(name, value)
-        if exchange.reply.status != 204:
+        if exchange.reply.status != 204 and self.command != "HEAD":
             self.send_header("Content-Length", str(len(exchange.reply.body)))
         self.end_headers()
         self.wfile.write(exchange.reply.body)
 
-    do_GET = do_POST = do_OPTIONS = _pass_on  # noqa: N815 - the names that http.server looks for
+    do_GET = do_HEAD = do_POST = do_DELETE = do_OPTIONS = _pass_on  # noqa: N815 - the names that http.server looks for
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class S3Server:
             name: free_port()
             for name in (
                 "master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
-                "s3.port", "s3.port.grpc",
+                "s3.port", "s3.port.grpc", "s3.port.iceberg",
             )
         }  # fmt: skip
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
@@ -56,6 +56,16 @@ class S3Server:
         return self._ports["s3.port"]
 
     @property
+    def iceberg_port(self) -> int:
+        """That of a catalogue of Iceberg over REST."""
+        return self._ports["s3.port.iceberg"]
+
+    @property
+    def master(self) -> str:
+        """The address for `weed shell`."""
+        return f"127.0.0.1:{self._ports['master.port']}.{self._ports['master.port.grpc']}"
+
+    @property
     def endpoint(self) -> str:
         return self.storage["endpoint_override"]
 
@@ -67,7 +77,7 @@ class S3Server:
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         # 0 switches the other services off.
-        ports = {**self._ports, "s3.port.iceberg": 0, "s3.port.lance": 0}
+        ports = {**self._ports, "s3.port.lance": 0}
         arguments = [f"-{name}={port}" for name, port in ports.items()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

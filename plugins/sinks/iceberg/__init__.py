@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -26,6 +26,7 @@ from ingestd.api.sink import Digest, Sink, Span
 
 from ..columns import Columns, make_rows
 from ..own_thread import OwnThread
+from ..postgres import not_verified
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from .buffer import RowBuffer
     from .columns import Column
+    from .positions import Positions
     from .tables import Tables
     from .upkeep import Upkeep
 
@@ -72,6 +74,8 @@ class IcebergSink(Sink):
         super().__init__(name, options)
         if "uri" not in options.catalog:
             raise ConfigError(f"sinks.{name}.catalog: needs uri, such as sqlite:////var/lib/ingestd/lake.db")
+        if "warehouse" not in options.catalog and str(options.catalog["uri"]).startswith(("sqlite", "postgresql")):
+            raise ConfigError(f"sinks.{name}.catalog: needs warehouse, such as file:///var/lib/ingestd/lake")
         if find_spec("pyiceberg") is None or find_spec("pyarrow") is None:
             raise ConfigError(
                 f"sinks.{name}.type: needs pyiceberg, which is not installed: pip install '.[iceberg]' in"
@@ -83,9 +87,10 @@ class IcebergSink(Sink):
         self._tables: Tables | None = None
         self._columns: dict[str, list[Column]] = {}
         self._buffer: RowBuffer | None = None
-        self._written: dict[str, tuple[float, list[DataFile]]] = {}
-        """The files of the tables that a flush has not committed, with the time at which they were written."""
-        self._foreign: list[str] = []
+        self._written: dict[str, tuple[float, object, list[DataFile]]] = {}
+        """The files of the tables that a flush has not committed, with the time and the table for which they were
+        written."""
+        self._risks: list[str] = []
 
     @property
     def tables(self) -> Tables:
@@ -110,13 +115,20 @@ class IcebergSink(Sink):
 
     def risks(self) -> Sequence[str]:
         found = [
-            f"sinks.{self.name}: {each}; its schema and partitions are as the sink needs them" for each in self._foreign
+            f"sinks.{self.name}: {each}; its schema and partitions are as the sink needs them" for each in self._risks
         ]
         for key in ("uri", "s3.endpoint"):
             uri = str(self.options.catalog.get(key, ""))
             host = remote_host(uri) if uri.startswith("http://") else None
             if host is not None:
                 found.append(f"sinks.{self.name}.catalog: {key} names {host} without TLS; use a URL with https")
+        uri = str(self.options.catalog["uri"])
+        host = not_verified(uri) if uri.startswith("postgresql") else None
+        if host is not None:
+            found.append(
+                f"sinks.{self.name}.catalog: the certificate of {host} is not verified, so another server could take"
+                " its place and get the password; add sslmode=verify-full, and sslrootcert=FILE"
+            )
         return found
 
     async def open(self) -> None:
@@ -164,24 +176,27 @@ class IcebergSink(Sink):
                 self._store_rows(name, buffer, span)
 
     def _store_rows(self, name: str, buffer: RowBuffer, span: Span | None) -> None:
+        from .tables import identity
+
         tables = self.tables
-        table = tables.load(name)
-        last = None if span is None else tables.last_span(table, span.partition)
-        if span is not None and span == last:
+        data = [each for some in self._columns.values() for each in some] if name == "events" else ()
+        table = tables.ready(name, data)
+        positions = tables.positions(table)
+        if span is not None and positions.spans(span.partition).get(positions.key(span.partition)) == span:
             return
-        if _may_have(table, span, last):
+        if _may_have(table, span, positions):
             files = [
                 file
                 for part in buffer.parts(name)
                 for file in tables.write(table, _without(part, self._present(table, part)))
             ]
         else:
-            at, files = self._written.get(name, (0.0, []))
-            if time.monotonic() - at > _FRESH or not files:
+            at, of, files = self._written.get(name, (0.0, None, []))
+            if time.monotonic() - at > _FRESH or of != identity(table) or not files:
                 files = [file for part in buffer.parts(name) for file in tables.write(table, part)]
-                self._written[name] = time.monotonic(), files
+                self._written[name] = time.monotonic(), identity(table), files
         if files or span is not None:
-            tables.commit(table, files, span, last)
+            tables.commit(table, files, span)
 
     def _present(self, table: Table, rows: pa.Table) -> set[str]:
         """Which of these records the table has already."""
@@ -198,7 +213,7 @@ class IcebergSink(Sink):
 
     def _check(self) -> None:
         self.tables.check()
-        self._foreign = [*self.tables.foreign_commits()]
+        self._risks = [*self.tables.risks()]
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
         found: dict[int, Digest] = {}
@@ -237,11 +252,15 @@ def _read(record: Record) -> Columns:
     return read(record)
 
 
-def _may_have(table: Table, span: Span | None, last: Span | None) -> bool:
-    """Whether the table may have records of a flush: after another order than that of the journal, or at the first."""
-    if span is None or last is None:
+def _may_have(table: Table, span: Span | None, positions: Positions) -> bool:
+    """Whether the table may have records of a flush: after another order than that of the journal, or at the first.
+
+    Another sink may have written them, such as this one under a former name.
+    """
+    present = {} if span is None else positions.spans(span.partition)
+    if span is None or positions.key(span.partition) not in present:
         return table.current_snapshot() is not None
-    return span.first <= last.last or span.at < last.at
+    return any(span.first <= each.last or span.at < each.at for each in present.values())
 
 
 def _without(rows: pa.Table, ids: set[str]) -> pa.Table:
@@ -252,7 +271,9 @@ def _without(rows: pa.Table, ids: set[str]) -> pa.Table:
 
 def _secrets(properties: Mapping[str, str]) -> list[str]:
     """The texts of a catalogue's properties that may be secret."""
-    words = ("secret", "password", "token", "credential", "key", "sas", "account")
-    found = [text for key, text in properties.items() if any(word in key for word in words)]
-    found += [unquote(each) for each in urlsplit(properties["uri"]).netloc.rpartition("@")[0].split(":")]
+    words = ("secret", "password", "token", "credential", "key", "sas", "account", "authorization")
+    uri = urlsplit(properties["uri"])
+    given = [*properties.items(), *parse_qsl(uri.query)]
+    found = [text for key, text in given if any(word in key.lower() for word in words)]
+    found += [unquote(each) for each in uri.netloc.rpartition("@")[0].split(":")]
     return [text for text in found if len(text) > 4]

@@ -116,7 +116,7 @@ def columns_of_events(
     A column keeps its type for ever. If a member has another kind, by another schema or a later one, it has a second
     column, which the kind names: `size`, `size_decimal`. `present` has the types of the columns that the table has.
     """
-    taken = {*ENVELOPE.names, *(each.name for each in _OF_EVENT)}
+    taken = {"date", *ENVELOPE.names, *(each.name for each in _OF_EVENT)}  # rows have their day as `date`
     types = {**present}
     found: dict[str, list[Column]] = {}
     for key, schema in sorted(schemas.items()):

@@ -6,22 +6,24 @@ All methods may block. Every failure is a `SinkRetry`, because the records are i
 from __future__ import annotations
 
 import json
+import logging
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
-from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import WriteTask
+from pyiceberg.table import Transaction, WriteTask
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -40,20 +42,19 @@ from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.api.sink import Span
 from ingestd.support.masking import mask
 
+from .catalogues import open_catalogue
+from .changes import Change, FolderKey
 from .columns import ENVELOPE, TABLES, TIME, Column, arrow_type
+from .positions import COMPLETE_TO, OWNER, Positions
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["COMPLETE_TO", "Tables"]
+__all__ = ["Tables"]
 
-COMPLETE_TO = "ingestd.complete-to"
-"""The property of a snapshot with the position and the time up to which it has all records, by partition."""
-_SPAN = "ingestd.span"
-"""The beginning of properties of a table with the last span that a sink has written, by sink and partition."""
 _PROPERTIES = {
     "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -77,12 +78,18 @@ _EPOCH = date(1970, 1, 1)
 
 Result = TypeVar("Result")
 
+_COMMITS: defaultdict[object, Lock] = defaultdict(Lock)
+"""By table. The sinks of a store's partitions often commit at the same time, and a conflict costs one more commit."""
+
+_log = logging.getLogger("ingestd.iceberg")
+
 
 class Tables:
     def __init__(
         self, properties: Mapping[str, str], namespace: str, sink: str, keep_snapshots: float, hidden: Collection[str]
     ) -> None:
-        self._properties = {"py-io-impl": f"{__package__}.files.DurableFileIO", **properties}
+        ours = {"py-io-impl": f"{__package__}.files.DurableFileIO", "pool_pre_ping": "true"}
+        self._properties = {**ours, **properties}
         self.namespace = namespace
         self._sink = sink
         self._keep = keep_snapshots
@@ -105,9 +112,7 @@ class Tables:
         with self.told():
             self.catalog.create_namespace_if_not_exists(self.namespace)
             for name in TABLES:
-                table = self.find(name) or self._create(name)
-                _check(table, name)
-                self.add_columns(table, TABLES[name])
+                self.ready(name)
 
     def check(self) -> None:
         """Raise the error that writing would raise. Tables that are missing will be created."""
@@ -126,8 +131,24 @@ class Tables:
     @property
     def catalog(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = load_catalog(self._properties.get("name", "ingestd"), **self._properties)
+            self._catalog = open_catalogue(self._properties)
         return self._catalog
+
+    def ready(self, name: str, columns: Sequence[Column] | None = None) -> Table:
+        """A table that is as the sink needs it. One that is missing is created, and columns that it lacks are added.
+
+        `columns` are those of data, for a table that was there before.
+        """
+        with self.told():
+            table = self.find(name)
+            if table is None:
+                if columns is not None:
+                    _log.warning("the table %s is gone, and is created again; a replay writes what it had", name)
+                self.catalog.create_namespace_if_not_exists(self.namespace)
+                table = self._create(name)
+            _check(table, name)
+            self.add_columns(table, [*TABLES[name], *(columns or ())])
+            return table
 
     def load(self, name: str) -> Table:
         with self.told():
@@ -153,7 +174,7 @@ class Tables:
         try:
             return self.catalog.create_table(
                 (self.namespace, name), schema, partition_spec=_spec_of(schema), sort_order=SortOrder(*order),
-                properties={**_PROPERTIES, "ingestd.sink": self._sink},
+                properties={**_PROPERTIES, OWNER: self._sink},
             )  # fmt: skip
         except TableAlreadyExistsError:  # created by another daemon at this moment
             return self.load(name)
@@ -179,7 +200,9 @@ class Tables:
     def write(self, table: Table, rows: pa.Table) -> Iterator[DataFile]:
         """Write rows, in the order of the table, to files of each day and tenant. They are not part of it yet."""
         schema, spec = table.schema(), table.spec()
-        whole = rows.drop_columns("date")
+        types = types_of(table)
+        # Others may have given a column of a shop's schema another type. The record has the member anyway.
+        whole = rows.select([each.name for each in rows.schema if types.get(each.name) == each.type])
         with self.told():
             arrow_schema = pyarrow_to_schema(whole.schema, name_mapping=schema.name_mapping)
             for (day, tenant), first, count in _runs(rows):
@@ -187,45 +210,52 @@ class Tables:
                 fields = [PartitionFieldValue(each, value) for each, value in zip(spec.fields, values, strict=True)]
                 task = WriteTask(
                     uuid4(), 0, arrow_schema, whole.slice(first, count).combine_chunks().to_batches(),
-                    partition_key=PartitionKey(fields, spec, schema),
+                    partition_key=FolderKey(fields, spec, schema),
                 )  # fmt: skip
                 yield from write_file(table.io, table.metadata, iter([task]))
 
-    def last_span(self, table: Table, partition: str) -> Span | None:
-        """The span of the newest flush of this sink and partition that the table has."""
-        text = table.properties.get(self._span_key(partition))
-        if text is None:
-            return None
-        first, last, at = map(int, text.split("-"))
-        return Span(first, last, at, partition)
+    def positions(self, table: Table) -> Positions:
+        return Positions(table, self._sink)
 
-    def commit(self, table: Table, files: Sequence[DataFile], span: Span | None, last: Span | None) -> None:
+    def commit(self, table: Table, files: Sequence[DataFile], span: Span | None) -> None:
         """Make files a part of the table, with the position of their span.
 
         After a conflict with another writer it is done again. If another daemon has written this span meanwhile, the
-        files are left out. `last` is the span before it.
+        files are left out.
         """
         now = [table]
+        before = {} if span is None else self.positions(table).spans(span.partition)
 
         def commit() -> None:
             table = now.pop() if now else self.load(name)
+            if identity(table) != identity_before:
+                raise SinkRetry(f"another writer has replaced {name}, or its partitions, meanwhile")
             with self.changes(table) as (change, properties):
                 if span is not None:
-                    present = self.last_span(table, span.partition)
-                    if present == span:
+                    positions = self.positions(table)
+                    present = positions.spans(span.partition)
+                    if present.get(positions.key(span.partition)) == span:
                         return
-                    if present != last:
+                    if present != before:
                         raise SinkRetry(f"another daemon has written to {name}")
-                    change.set_properties({self._span_key(span.partition): f"{span.first}-{span.last}-{span.at}"})
-                    properties[COMPLETE_TO] = _with_span(properties.get(COMPLETE_TO, "{}"), span)
+                    of_table, of_snapshot = positions.with_span(span)
+                    change.set_properties(of_table)
+                    properties.update(of_snapshot)
                 with change.update_snapshot(snapshot_properties=properties).merge_append() as append:
                     for file in files:
                         append.append_data_file(file)
                 self._expire(change, table.snapshots())
 
-        name = table.name()[-1]
-        with self.told():
-            self.committed(commit)
+        name, identity_before = table.name()[-1], identity(table)
+        lock = _COMMITS[table.metadata.table_uuid]
+        if not lock.acquire(blocking=False):
+            lock.acquire()
+            now.clear()  # another sink has committed
+        try:
+            with self.told():
+                self.committed(commit)
+        finally:
+            lock.release()
 
     def committed(self, commit: Callable[[], Result]) -> Result:
         """Carry out a function that commits, again after each conflict."""
@@ -242,8 +272,9 @@ class Tables:
         """A transaction, and the properties that its snapshot has like the one before it."""
         # A transaction that pyiceberg makes again after a conflict would not look for the span again.
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        with table.transaction() as change:
-            yield change, _properties_of(table.current_snapshot())
+        complete = self.positions(table).complete
+        with Change(table) as change:
+            yield change, {COMPLETE_TO: json.dumps(complete)} if complete else {}
 
     def _expire(self, change: Transaction, snapshots: Sequence[Snapshot]) -> None:
         times = sorted(each.timestamp_ms for each in snapshots)
@@ -262,22 +293,28 @@ class Tables:
                 times = batch["received_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
                 yield from zip(batch["id"].to_pylist(), times.to_pylist(), strict=True)
 
-    def foreign_commits(self) -> Iterator[str]:
-        """For each table in which others have committed since the last commit of a sink: how often, and what."""
+    def risks(self) -> Iterator[str]:
+        """What others have done to each table since the last commit of a sink."""
         for name in TABLES:
             table = self.find(name)
-            snapshot = None if table is None else table.current_snapshot()
-            operations: list[str] = []
-            while table is not None and snapshot is not None and COMPLETE_TO not in _properties_of(snapshot):
-                operations.append("unknown" if snapshot.summary is None else snapshot.summary.operation.value)
-                parent = snapshot.parent_snapshot_id
-                snapshot = None if parent is None else table.snapshot_by_id(parent)
-            if operations and table is not None and any(key.startswith(_SPAN) for key in table.properties):
-                times = "commit" if len(operations) == 1 else "commits"
-                yield f"{name}: {len(operations)} {times} of another writer ({', '.join(sorted({*operations}))})"
+            if table is None:
+                continue
+            owner = table.properties.get(OWNER, self._sink)
+            if owner != self._sink:
+                yield f"{name}: the sink {owner} has written to it, too, which needs a namespace of its own"
+            positions = self.positions(table)
+            if positions.foreign and positions.is_of_a_sink:
+                count = len(positions.foreign)
+                operations = ", ".join(sorted({*positions.foreign}))
+                yield f"{name}: {count} {'commit' if count == 1 else 'commits'} of another writer ({operations})"
+            for partition, (first, last) in positions.lacking.items():
+                of = f"positions {first} to {last} of partition {partition}"
+                yield f"{name}: another writer rolled it back, so it lacks {of} until a replay"
 
-    def _span_key(self, partition: str) -> str:
-        return f"{_SPAN}.{self._sink}.{partition or '0'}"
+
+def identity(table: Table) -> tuple[object, ...]:
+    """What files were written for. A table that was replaced, or has other partitions, cannot have them."""
+    return table.metadata.table_uuid, table.metadata.default_spec_id
 
 
 def types_of(table: Table) -> dict[str, pa.DataType]:
@@ -307,7 +344,7 @@ def _check(table: Table, name: str) -> None:
         for spec in (table.spec(), _spec_of(table.schema()))
     ]
     if specs[0] != specs[1]:
-        raise ValueError(f"the table {name} is not partitioned by the day of received_at and the tenant any more")
+        raise ValueError(f"the table {name} is not partitioned by the day of received_at and the tenant")
 
 
 def _named(name: str) -> Iterator[tuple[str, pa.DataType]]:
@@ -322,18 +359,6 @@ def _runs(rows: pa.Table) -> Iterator[tuple[tuple[str, str | None], int, int]]:
     for end in runs.run_ends.to_pylist():
         yield (rows["date"][first].as_py(), rows["tenant"][first].as_py()), first, end - first
         first = end
-
-
-def _properties_of(snapshot: Snapshot | None) -> dict[str, str]:
-    if snapshot is None or snapshot.summary is None:
-        return {}
-    found = snapshot.summary.additional_properties
-    return {key: value for key, value in found.items() if key.startswith("ingestd.")}
-
-
-def _with_span(text: str, span: Span) -> str:
-    at = datetime.fromtimestamp(span.at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return json.dumps({**json.loads(text), span.partition or "0": {"position": span.last, "at": at}})
 
 
 def _iso(at: int) -> str:
