@@ -77,12 +77,21 @@ def _import_all() -> None:
 def _look_at_all() -> None:
     """Does once what each command does first: Python and msgspec keep what they find out about classes and patterns.
 
-    The plugins of a module path and the compiled built-in schemas are kept, too.
+    The plugins of a module path, what is found out about classes of plugins, and the compiled built-in schemas are
+    kept, too.
     """
     from ingestd.cli import main
     from ingestd.daemon.generation import first_generation
-    from ingestd.hooks import loader
+    from ingestd.hooks import loader, plugin_validation
     from ingestd.validation.validator import Validator
+
+    for module, name in (
+        (plugin_validation, "_check_coroutine_function"),
+        (plugin_validation, "_check_options"),
+        (plugin_validation, "_hook_names"),
+        (loader, "check_plugin_class"),
+    ):
+        setattr(module, name, functools.cache(getattr(module, name)))
 
     find, load = functools.cache(lambda path, find=loader._available: find()), Validator.load
     loader._available = lambda: find(tuple(sys.path))

@@ -136,8 +136,10 @@ def test_it_has_the_codes_of_the_source_and_no_other() -> None:
     found = {error.code for error in subclasses(Refused) if hasattr(error, "code")}
     for folder in ("ingestd", "plugins", "testing"):
         for path in (ROOT / folder).rglob("*.py"):
-            if "openapi" not in path.relative_to(ROOT).parts:
-                found |= {*codes(ast.parse(path.read_text()))}
+            source = path.read_text()
+            # Most modules have none, and parsing takes long.
+            if "openapi" not in path.relative_to(ROOT).parts and re.search(r"\bcode\s*=", source):
+                found |= {*codes(ast.parse(source))}
     # Errors of plugins that name no code have the last two.
     assert found == {*CODES, "invalid_body", "no_access"}
 
