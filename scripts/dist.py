@@ -83,7 +83,9 @@ def _make_wheelhouse(environment: Path, version: str, extras: str) -> None:
 
 def _make_sbom(python: Path, target: Path) -> None:
     tool = Path(sys.executable).with_name("cyclonedx-py")
-    made = _run(tool, "environment", "--output-reproducible", "--output-format", "JSON", python)
+    # The tool would take seconds to compare what it writes with its schema. A test compares the whole document.
+    options = ("--no-validate", "--output-reproducible", "--output-format", "JSON")
+    made = _run(tool, "environment", *options, python)
     document: dict[str, Any] = msgspec.json.decode(made)
     # The tool lists ingestd beside its dependencies. It is the subject of the document.
     [subject] = [each for each in document["components"] if each["name"] == "ingestd"]

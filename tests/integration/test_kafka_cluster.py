@@ -19,8 +19,8 @@ from tests.support.kafka_sink import received_now
 from tests.support.sinks import ids_of
 
 _VISITORS = 40
-_PAUSE = 0.05
-"""The seconds between batches. Without a pause, brokers are busy with thousands of batches that show no more."""
+_LONG = 300.0
+"""The seconds that an election may take on a busy machine, where controllers miss each other's answers."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_a_leader_that_is_killed_under_load_costs_no_record_no_order_and_n
         second = await asyncio.to_thread(_leader, cluster)
         known = len(writer.reasons)
         second.kill()
-        await until(lambda: len(writer.reasons) > known, 60)
+        await until(lambda: len(writer.reasons) > known, _LONG)
         await asyncio.to_thread(_restart, first)
         await writer.until_written(20)
         writer.ends = True
@@ -91,12 +91,11 @@ class _Writer:
                     await asyncio.sleep(0.1)
                 else:
                     break
-            await asyncio.sleep(_PAUSE)
 
     async def until_written(self, batches: int) -> None:
         """Wait until so many more batches are written."""
         enough = len(self.written) + (batches + 1) * _VISITORS
-        await until(lambda: len(self.written) >= enough, 60)
+        await until(lambda: len(self.written) >= enough, _LONG)
 
 
 def _leader(cluster: KafkaCluster) -> KafkaBroker:

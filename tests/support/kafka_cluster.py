@@ -65,8 +65,6 @@ _SETTINGS = {
     # A cluster of a test notices soon that a broker is gone.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    "controller.quorum.election.timeout.ms": "500",
-    "controller.quorum.fetch.timeout.ms": "1000",
     "replica.lag.time.max.ms": "3000",
 }
 

@@ -20,6 +20,7 @@ mount -t proc proc "$1/root/proc"
 mount --rbind /dev "$1/root/dev"
 mount -t tmpfs tmpfs "$1/root/tmp"
 mount -t tmpfs tmpfs "$1/root/run"
+rm -f "$1/root/var/lib/man-db/auto-update"  # else dpkg indexes all manuals of this machine for each package
 ip link set lo up
 echo made
 exec sleep infinity
