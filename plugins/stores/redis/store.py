@@ -154,8 +154,8 @@ class RedisStore(Store):
         store_id, loss = await link.ask("store_id", 0)
         if store_id == link.store_id:  # otherwise a loss has happened since the question was sent
             self.learn(store_id, decode_loss(loss))
-        if jump := self.clock_jump:
-            lost = f"has lost all entries that end within {show_age(jump)}: the clock of its server jumped ahead"
+        if jump := self.clock_jump:  # of a clock that was behind, only entries stored meanwhile have lost some life
+            lost = f"may have lost all entries that end within {show_age(jump)}: the clock of its server jumped ahead"
             await self.report_loss(lost)
             self.clock_jump -= jump
 
