@@ -146,12 +146,15 @@ class Sales:
 
 
 def _share(order: Mapping[str, Any], given: Mapping[str, str]) -> float:
-    """The share of an order that campaigns with these columns have. Columns that are not given may have any text."""
-    wanted = [(place, given[name].casefold()) for place, name in enumerate(_COLUMNS) if name in given]
+    """The share of an order that campaigns with these columns have. Columns that are not given may have any text.
+
+    Case is as in reports: `straße` and `STRASSE` are two rows.
+    """
+    wanted = [(place, given[name].lower()) for place, name in enumerate(_COLUMNS) if name in given]
     found: float = sum(
         weight
         for fields, weight in order["shares"]
-        if all((fields[place] or "").casefold() == text for place, text in wanted)
+        if all((fields[place] or "").lower() == text for place, text in wanted)
     )
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date, timedelta
@@ -242,6 +243,32 @@ class Counting:
 
     async def latest_orders(self, count: int, pause: Callable[[], Awaitable[None]]) -> list[dict[str, Any]]:
         return []
+
+
+class Selling(Counting):
+    """Makes a report with an order of each source."""
+
+    def __init__(self, *sources: str) -> None:
+        super().__init__()
+        self._sources = sources
+
+    async def make_sales(self, given: Mapping[str, str], pause: Callable[[], Awaitable[None]]) -> dict[str, Any]:
+        orders = [
+            {
+                **dict.fromkeys(("at", "tenant", "order", "event", "currency", "revenue", "reversed", "net"), each),
+                "shares": [(("Email", each, None, None), 1.0)],
+            }
+            for each in self._sources
+        ]
+        return await super().make_sales(given, pause) | {"orders": orders}
+
+
+@pytest.mark.parametrize(("source", "listed"), [("GOOGLE", ["Google", "google"]), ("straße", ["Straße"])])
+async def test_the_orders_of_a_row_differ_in_case_as_its_sources_do(source: str, listed: list[str]) -> None:
+    maker = Selling("Google", "Straße", "STRASSE", "google")
+    sales = Sales({"attribution": maker}.get, [Demand()], disclosure=lambda: SHAPE)
+    found = json.loads(await sales.render_orders({"days": "7", "channel": "email", "source": source}))
+    assert [each["net"] for each in found["orders"]] == listed
 
 
 async def test_one_report_is_made_at_a_time_and_kept_for_a_minute() -> None:
