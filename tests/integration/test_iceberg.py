@@ -307,7 +307,7 @@ async def test_tables_in_object_storage(tmp_path: Path) -> None:
         await store(sink, batch[5:])
         await store(sink, batch[5:])
         sink.upkeep().compact(None)
-        assert sink.upkeep().expire(0.0)["files"] > 0
+        assert sink.upkeep().old.expire(0.0)["files"] > 0
         assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
         await sink.close()
         assert s3.storage["secret_key"] not in str(sink.risks())

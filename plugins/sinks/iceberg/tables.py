@@ -12,16 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
-from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import WriteTask
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -41,6 +38,7 @@ from ingestd.api.sink import Span
 from ingestd.support.masking import mask
 
 from .columns import ENVELOPE, TABLES, TIME, Column, arrow_type
+from .data_files import row_groups, write_file
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -178,18 +176,11 @@ class Tables:
 
     def write(self, table: Table, rows: pa.Table) -> Iterator[DataFile]:
         """Write rows, in the order of the table, to files of each day and tenant. They are not part of it yet."""
-        schema, spec = table.schema(), table.spec()
         whole = rows.drop_columns("date")
         with self.told():
-            arrow_schema = pyarrow_to_schema(whole.schema, name_mapping=schema.name_mapping)
             for (day, tenant), first, count in _runs(rows):
-                values = [(date.fromisoformat(day) - _EPOCH).days, tenant]
-                fields = [PartitionFieldValue(each, value) for each, value in zip(spec.fields, values, strict=True)]
-                task = WriteTask(
-                    uuid4(), 0, arrow_schema, whole.slice(first, count).combine_chunks().to_batches(),
-                    partition_key=PartitionKey(fields, spec, schema),
-                )  # fmt: skip
-                yield from write_file(table.io, table.metadata, iter([task]))
+                number = (date.fromisoformat(day) - _EPOCH).days
+                yield write_file(table, number, tenant, row_groups(whole.slice(first, count)))
 
     def last_span(self, table: Table, partition: str) -> Span | None:
         """The span of the newest flush of this sink and partition that the table has."""
