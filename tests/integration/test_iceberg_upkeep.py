@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from ingestd.api.errors import SinkRetry
@@ -159,6 +160,39 @@ async def test_an_expiry_amid_a_compaction_does_not_stop_it(tmp_path: Path, monk
         upkeep.compact(None)
     assert max(row["position"] for row in rows_in(sink, "attributions")) <= 32
     await sink.close()
+
+
+async def test_a_snapshot_that_two_expire_at_once_stops_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake(tmp_path)
+    await sink.open()
+    meetings: list[Callable[[], object]] = []
+    whole = SqlCatalog.commit_table
+
+    def commit_table(catalog: SqlCatalog, table: Table, *arguments: Any) -> Any:
+        if meetings:
+            meetings.pop()()
+        return whole(catalog, table, *arguments)
+
+    def expire() -> object:
+        return lake(tmp_path).upkeep().old.expire(0.0)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    for begin in range(1, 33, 8):
+        await store(sink, of_every_table(range(begin, begin + 8)))
+    meetings.append(expire)
+    expire()
+    for begin in range(33, 57, 8):
+        await store(sink, of_every_table(range(begin, begin + 8)))
+    await sink.close()
+    hasty = lake(tmp_path, keep_snapshots="1ms")
+    await hasty.open()
+    meetings.append(expire)
+    await store(hasty, of_every_table(range(57, 65)))
+    assert meetings == []
+    assert len(rows_in(hasty)) == 64
+    await hasty.close()
 
 
 async def test_an_expiry_removes_what_crashes_have_left_after_a_day(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import ArrowScan, _to_requested_schema, pyarrow_to_schema
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
-from pyiceberg.schema import sanitize_column_names
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.locations import load_location_provider
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
-__all__ = ["ROW_GROUP", "read_rows", "row_groups", "write_file"]
+__all__ = ["ROW_GROUP", "FileWriter", "read_rows", "row_groups"]
 
 ROW_GROUP = 16 << 20
 """Bytes of rows that a reader decides about together, by the bounds of their columns."""
@@ -34,31 +34,42 @@ def row_groups(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(first, count)
 
 
-def write_file(table: Table, day: int, tenant: str | None, groups: Iterable[pa.Table]) -> DataFile:
-    """Write rows of a day and tenant, of which there is one at least, to a file. It is not part of the table yet."""
-    model = FileFormatFactory.get(FileFormat.PARQUET)
-    schema, spec, properties = table.schema(), table.spec(), table.metadata.properties
-    values = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, (day, tenant), strict=True)]
-    partition = PartitionKey(values, spec, schema)
-    path = load_location_provider(table_location=table.location(), table_properties=properties).new_data_location(
-        data_file_name=f"{uuid4()}.{model.file_extension()}", partition_key=partition
-    )
-    output = table.io.new_output(path)
-    writer = model.create_writer(output, sanitize_column_names(schema), properties)
-    with writer:
-        for rows in groups:
-            for batch in rows.combine_chunks().to_batches():
-                whole = _to_requested_schema(
-                    requested_schema=sanitize_column_names(schema),
-                    file_schema=pyarrow_to_schema(rows.schema, name_mapping=schema.name_mapping),
-                    batch=batch, include_field_ids=True, format_model=model,
-                )  # fmt: skip
-                writer.write(pa.Table.from_batches([whole]))
-    return DataFile.from_args(
-        content=DataFileContent.DATA, file_path=path, file_format=FileFormat.PARQUET, partition=partition.partition,
-        file_size_in_bytes=len(output), sort_order_id=None, spec_id=spec.spec_id, equality_ids=None, key_metadata=None,
-        **writer.result().to_serialized_dict(),
-    )  # fmt: skip
+class FileWriter:
+    """Writes files of a table that are not part of it yet."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._model = FileFormatFactory.get(FileFormat.PARQUET)
+        self._places = load_location_provider(table.location(), table.metadata.properties)
+        self._schema = sanitize_column_names(table.schema())
+        self._given: tuple[pa.Schema, Schema] | None = None
+        """The last schema of rows, and what it is for the table: that takes as long as to write a small file."""
+
+    def write(self, day: int, tenant: str | None, groups: Iterable[pa.Table]) -> DataFile:
+        """Write rows of a day and tenant, of which there is one at least."""
+        table, spec = self._table, self._table.spec()
+        values = [PartitionFieldValue(field, value) for field, value in zip(spec.fields, (day, tenant), strict=True)]
+        partition = PartitionKey(values, spec, table.schema())
+        path = self._places.new_data_location(f"{uuid4()}.{self._model.file_extension()}", partition)
+        output = table.io.new_output(path)
+        writer = self._model.create_writer(output, self._schema, table.metadata.properties)
+        with writer:
+            for rows in groups:
+                for batch in rows.combine_chunks().to_batches():
+                    whole = _to_requested_schema(
+                        self._schema, self._of(rows.schema), batch, include_field_ids=True, format_model=self._model
+                    )
+                    writer.write(pa.Table.from_batches([whole]))
+        return DataFile.from_args(
+            content=DataFileContent.DATA, file_path=path, file_format=FileFormat.PARQUET, partition=partition.partition,
+            file_size_in_bytes=len(output), sort_order_id=None, spec_id=spec.spec_id, equality_ids=None,
+            key_metadata=None, **writer.result().to_serialized_dict(),
+        )  # fmt: skip
+
+    def _of(self, given: pa.Schema) -> Schema:
+        if self._given is None or not self._given[0].equals(given):
+            self._given = given, pyarrow_to_schema(given, name_mapping=self._table.schema().name_mapping)
+        return self._given[1]
 
 
 def read_rows(table: Table, task: FileScanTask) -> Iterator[pa.Table]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,7 +39,7 @@ from ingestd.api.sink import Span
 from ingestd.support.masking import mask
 
 from .columns import ENVELOPE, TABLES, TIME, Column, arrow_type
-from .data_files import row_groups, write_file
+from .data_files import FileWriter, row_groups
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -69,6 +70,8 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
 }  # fmt: skip
 _CONFLICTS = 60.0
 """Seconds for which a commit is made again while others commit."""
+_EXPIRED = re.compile("Snapshot with snapshot id .* does not exist")
+"""The error of pyiceberg if another has expired a snapshot that the commit would expire."""
 _MOST_SNAPSHOTS = 400
 """pyiceberg copies all of them some ten times in each commit."""
 _EPOCH = date(1970, 1, 1)
@@ -178,9 +181,10 @@ class Tables:
         """Write rows, in the order of the table, to files of each day and tenant. They are not part of it yet."""
         whole = rows.drop_columns("date")
         with self.told():
+            writer = FileWriter(table)
             for (day, tenant), first, count in _runs(rows):
                 number = (date.fromisoformat(day) - _EPOCH).days
-                yield write_file(table, number, tenant, row_groups(whole.slice(first, count)))
+                yield writer.write(number, tenant, row_groups(whole.slice(first, count)))
 
     def last_span(self, table: Table, partition: str) -> Span | None:
         """The span of the newest flush of this sink and partition that the table has."""
@@ -222,8 +226,11 @@ class Tables:
         """Carry out a function that commits, again after each conflict."""
         until, pause = time.monotonic() + _CONFLICTS, 0.05
         while time.monotonic() < until:
-            with suppress(CommitFailedException):
+            try:
                 return commit()
+            except (CommitFailedException, ValueError) as error:
+                if isinstance(error, ValueError) and not _EXPIRED.match(str(error)):
+                    raise
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - it only spreads the attempts
             pause = min(2 * pause, 2.0)
         return commit()

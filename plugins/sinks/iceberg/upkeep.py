@@ -22,7 +22,7 @@ from ingestd.api.events import Record
 from ..parquet.rows import read
 from .buffer import RowBuffer
 from .columns import TABLES
-from .data_files import ROW_GROUP, read_rows, write_file
+from .data_files import ROW_GROUP, FileWriter, read_rows
 from .old_snapshots import OldSnapshots, last_sequence_number
 from .sorting import SortedRows
 from .tables import Tables
@@ -78,8 +78,9 @@ class Upkeep:
                 replaced: list[FileScanTask] = []
                 files: list[DataFile] = []
                 self._own = {table.metadata.current_snapshot_id}
+                writer = FileWriter(table)
                 for group in self._groups(table, tasks, change, all_files):
-                    new, changed = self._write_again(table, group, change, all_files)
+                    new, changed = self._write_again(table, group, change, all_files, writer)
                     replaced += group
                     files += new
                     counts += Counter(merged=len(group), written=len(new), blanked=changed)
@@ -119,7 +120,7 @@ class Upkeep:
         return any(change(record) is not None for rows in parts for record in _records_of(rows))
 
     def _write_again(
-        self, table: Table, tasks: Sequence[FileScanTask], change: Change | None, all_files: bool
+        self, table: Table, tasks: Sequence[FileScanTask], change: Change | None, all_files: bool, writer: FileWriter
     ) -> tuple[Sequence[DataFile], int]:
         """Write the rows of these files to one. Returns it, and how many records were changed."""
         found, changed = SortedRows(), 0
@@ -137,7 +138,7 @@ class Upkeep:
         if first is None:
             return [], changed
         day, tenant = tasks[0].file.partition[0], tasks[0].file.partition[1]
-        return [write_file(table, day, tenant, chain([first], groups))], changed
+        return [writer.write(day, tenant, chain([first], groups))], changed
 
     def _made(self, records: Sequence[Record]) -> pa.Table:
         parts = [part.drop_columns("date") for _, _, part in self._buffer.made([*map(read, records)], records)]
