@@ -31,6 +31,8 @@ from tests.support.daemon import Shop
 
 from .test_iceberg import DAY, NAMES, lake, of_every_table, rows_in, store
 
+PATIENCE = 120.0
+"""To import the libraries takes seconds of CPU time, in each command."""
 LAKE = """type = "iceberg"
 catalog = {{ uri = "sqlite:///{0}/lake.db", warehouse = "file://{0}/lake" }}
 flush_every = "200ms"
@@ -270,7 +272,7 @@ def test_a_person_who_is_forgotten_is_in_no_file_any_more(tmp_path: Path) -> Non
     with shop.serve() as daemon:
 
         def settle() -> None:
-            wait_until(lambda: shop.is_done("attribution", "sink:tables"), 120.0)
+            wait_until(lambda: shop.is_done("attribution", "sink:tables"), PATIENCE)
 
         identify = {"anonymousId": "visitor-1", "userId": "u-17", "traits": {"email": "anna@example.org"}}
         assert daemon.post("/identify/public", identify, shop.public.id).status == 200
@@ -283,21 +285,23 @@ def test_a_person_who_is_forgotten_is_in_no_file_any_more(tmp_path: Path) -> Non
         (until,) = re.findall(r"`ingestd lake expire tables`, at the earliest after (\S+)\n", told)
         assert 47 < hours_until(until) <= 48.1
         settle()
-        assert "in the tables until `ingestd lake compact`" in shop.command("lake", "erasures")
-        counts = json.loads(shop.command("lake", "compact", "--json"))
+        assert "in the tables until `ingestd lake compact`" in shop.command("lake", "erasures", timeout=PATIENCE)
+        counts = json.loads(shop.command("lake", "compact", "--json", timeout=PATIENCE))
         assert (counts["erasures"], counts["blanked"]) == (1, 4)
-        (erasure,) = json.loads(shop.command("lake", "erasures", "--json"))
+        (erasure,) = json.loads(shop.command("lake", "erasures", "--json", timeout=PATIENCE))
         assert erasure["snapshots"] > 0
         assert 47 < hours_until(erasure["until"]) <= 48.1
-        assert f"after {erasure['until']}" in shop.command("lake", "erasures")
-        assert json.loads(shop.command("lake", "expire", "--json"))["personsUntil"] == erasure["until"]
+        assert f"after {erasure['until']}" in shop.command("lake", "erasures", timeout=PATIENCE)
+        assert (
+            json.loads(shop.command("lake", "expire", "--json", timeout=PATIENCE))["personsUntil"] == erasure["until"]
+        )
         assert daemon.post("/track", {"data": {}, **events[2]}, shop.public.id).status == 200
         settle()
-    expired = json.loads(shop.command("lake", "expire", "--older-than", "0s", "--json"))
+    expired = json.loads(shop.command("lake", "expire", "--older-than", "0s", "--json", timeout=PATIENCE))
     assert (expired["files"] > 4, expired["personsUntil"]) == (True, None)
-    (erasure,) = json.loads(shop.command("lake", "erasures", "--json"))
+    (erasure,) = json.loads(shop.command("lake", "erasures", "--json", timeout=PATIENCE))
     assert (erasure["snapshots"], erasure["files"], erasure["until"]) == (0, 0, None)
-    assert "gone; blanked at" in shop.command("lake", "erasures")
+    assert "gone; blanked at" in shop.command("lake", "erasures", timeout=PATIENCE)
     assert all(text in before for text in ("visitor-1", "u-17", "anna@example.org", "visitor-2"))
     after = texts_in(tmp_path)
     assert [text in after for text in ("visitor-1", "u-17", "anna@example.org", "visitor-2")] == [False] * 3 + [True]
