@@ -48,7 +48,7 @@ test-kernel: .venv/compiled-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/dbt/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed ready-for-tests
+test-long: .venv/dbt/installed .venv/readers/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed ready-for-tests
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 # Types are checked beside the installations that mostly wait for the network.
@@ -180,6 +180,13 @@ clean:
 .venv/dbt/installed: | .venv/bin/python
 	@$(BIN)/python -m venv .venv/dbt
 	@.venv/dbt/bin/pip install --quiet 'dbt-core >=1.11, <1.12' dbt-clickhouse dbt-duckdb dbt-postgres
+	@touch $@
+
+# Readers of Iceberg, of the long tests. DuckDB and its extension have the same version.
+.venv/readers/installed: | .venv/bin/python
+	@$(BIN)/python -m venv .venv/readers
+	@.venv/readers/bin/pip install --quiet duckdb==1.5.5 duckdb-extension-avro==1.5.5 duckdb-extension-iceberg==1.5.5 \
+		'polars >=2, <3' pyarrow 'pyiceberg[sql-sqlite] >=0.12, <0.13'
 	@touch $@
 
 # Else each of the processes of a run would compile all tests and ingestd itself, at the same time.

@@ -20,7 +20,9 @@ from .warehouse import Database, Stored, apply
 
 __all__ = ["models"]
 
-_SINKS = {"postgres": "postgres", "clickhouse": "clickhouse", "duckdb": "parquet"}
+_SINKS = {"postgres": ["postgres"], "clickhouse": ["clickhouse"], "duckdb": ["parquet", "iceberg"]}
+_TABLES = ("LOAD iceberg", "SET unsafe_enable_version_guessing = true")
+"""What DuckDB needs for tables of an iceberg sink. Their newest metadata is that with the highest number."""
 _RECORDS = {"postgres": '"ingestd_records"', "clickhouse": "`default`.`ingestd_records`", "duckdb": "lake"}
 """Where the sinks write by default. The folder of Parquet files has no default."""
 
@@ -34,13 +36,16 @@ async def models(arguments: Namespace, config: Config, plugins: Plugins) -> None
         return
     async with _sink(arguments, config, plugins) as sink:
         if sink is None and arguments.apply:
-            raise CommandError(f"--apply needs a sink of the type {_SINKS[engine]}, and the configuration has none")
+            raise CommandError(
+                f"--apply needs a sink of the type {' or '.join(_SINKS[engine])}, and the configuration has none"
+            )
         records = sink.records if isinstance(sink, Stored) else _RECORDS[engine]
         dialect = DIALECTS[engine](records, arguments.schema)
         made = all_models(files, dialect)
         if not arguments.apply:
             made_by = [dialect.schema_statement(), *statements(made, dialect)]
-            write_data(f"{each};" for each in [*dialect.begin, *made_by, *dialect.end])
+            begin = [*(_TABLES if "iceberg_scan(" in records else ()), *dialect.begin]
+            write_data(f"{each};" for each in [*begin, *made_by, *dialect.end])
         elif not isinstance(sink, Database):
             raise CommandError(
                 "a lake has no database to make views in: ingestd models duckdb --sink NAME | duckdb shop.duckdb"
@@ -54,8 +59,8 @@ async def models(arguments: Namespace, config: Config, plugins: Plugins) -> None
 
 @asynccontextmanager
 async def _sink(arguments: Namespace, config: Config, plugins: Plugins) -> AsyncIterator[object]:
-    kind = _SINKS[arguments.engine]
-    names = [name for name, table in config.sink_tables.items() if table["type"] == kind]
+    kinds = _SINKS[arguments.engine]
+    names = [name for name, table in config.sink_tables.items() if table["type"] in kinds]
     name = arguments.sink or (names[0] if len(names) == 1 else None)
     if name is None:
         if names:
@@ -66,12 +71,14 @@ async def _sink(arguments: Namespace, config: Config, plugins: Plugins) -> Async
         return
     table = config.sink_tables.get(name)
     if table is None or name not in names:
-        raise CommandError(f"there is no sink {name!r} of the type {kind}")
+        raise CommandError(f"there is no sink {name!r} of the type {' or '.join(kinds)}")
     try:
-        consumer = make_sink_consumer(name, table, plugins.sinks[kind], config, transforms=plugins.transforms)
+        consumer = make_sink_consumer(name, table, plugins.sinks[table["type"]], config, transforms=plugins.transforms)
     except ConfigError as error:
         raise CommandError(str(error)) from error
     try:
+        if arguments.engine == "duckdb" and not isinstance(consumer.sink, Stored):
+            raise CommandError(f"the catalogue of {name} is no database, so nothing tells where its tables are")
         yield consumer.sink
     finally:
         await consumer.close()

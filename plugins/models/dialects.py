@@ -40,7 +40,7 @@ class Dialect:
     nullable: ClassVar[str] = "{}"
 
     def __init__(self, records: str, schema: str = "ingestd") -> None:
-        """`records` is the table of the sink, as it stands in SQL, or the folder of its files."""
+        """`records` is what the sink has written, as it stands in SQL, or the folder of its files."""
         self.table = records
         self.schema = schema
 
@@ -238,6 +238,8 @@ class DuckDB(Dialect):
 
     @property
     def _from(self) -> str:
+        if self.table.startswith("("):  # the tables of an iceberg sink
+            return self.table
         folder = re.sub(r"[\[*?]", r"[\g<0>]", self.table)  # else a pattern
         files = text_literal(f"{folder}/**/*.parquet")
         return f"read_parquet({files}, hive_partitioning = true, union_by_name = true)"

@@ -210,8 +210,24 @@ def _commands() -> Iterator[Command]:
         json=JSON,
     )
     yield Command(
+        "lake rewrite",
+        f"{__name__}.lake_tables:rewrite",
+        "write all files of an iceberg sink again: merged, sorted, and with the columns of schemas that came later",
+        ["ingestd lake rewrite", "ingestd lake rewrite tables --json"],
+        add_lake_arguments,
+        json=JSON,
+    )
+    yield Command(
+        "lake erasures",
+        f"{__name__}.lake_tables:erasures",
+        "say which erasures the tables of an iceberg sink wait for, and when older snapshots are without the persons",
+        ["ingestd lake erasures", "ingestd lake erasures tables --json"],
+        add_lake_arguments,
+        json=JSON,
+    )
+    yield Command(
         "lake expire",
-        f"{__name__}.lake:expire",
+        f"{__name__}.lake_tables:expire",
         "remove old snapshots of an iceberg sink's tables, and the files that only they have",
         ["ingestd lake expire", "ingestd lake expire tables --older-than 0s --json"],
         add_expire_arguments,

@@ -1,4 +1,4 @@
-"""`ingestd lake compact` and `expire`: the upkeep of the files of a parquet sink, and of the tables of an iceberg sink.
+"""`ingestd lake compact`: the upkeep of the files of a parquet sink, and of the tables of an iceberg sink.
 
 Compaction merges small files, and carries out erasures in all of them. It works beside the sink. A merged Parquet file
 names the files that it replaces, which are removed when it is stored. After a kill between both, the next run removes
@@ -8,30 +8,26 @@ them. The sink looks into merged files before it makes a flush again.
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ingestd.api.errors import CommandError, SinkRetry, Unavailable
-from ingestd.api.output import write_result
 from ingestd.config import Config
-from ingestd.delivery.options import read_sink_options
 from ingestd.hooks.loader import Plugins
 from ingestd.support.unusable_ids import UnusableIds
-from ingestd.validation.schema_files import complete_schemas
 
 from .forget.traces import ERASURE
 from .lake_erasures import Erasure, Erasures, Met, read_erasure
+from .lake_sinks import done, lake_sink
+from .lake_tables import compact_tables, write_counts
 
 if TYPE_CHECKING:
-    from ..sinks.iceberg import IcebergSink
     from ..sinks.parquet import ParquetSink
     from ..sinks.parquet.lake import Lake
 
-__all__ = ["Compaction", "compact", "expire"]
+__all__ = ["Compaction", "compact"]
 
 _TARGET = 64 << 20
 """Bytes of compressed files that become one. The new file is made in memory."""
@@ -40,63 +36,11 @@ _MET = "_erasures"
 
 
 async def compact(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    type_, sink = _sink(arguments.sink, config, plugins, "parquet", "iceberg")
+    type_, sink = lake_sink(arguments.sink, config, plugins, "parquet", "iceberg")
     unusable_ids = UnusableIds(config.ids.unusable)
-    work = _compact_tables if type_ == "iceberg" else _compact_files
-    found = await _done(sink, lambda: work(sink, unusable_ids))
-    counts = {name: found[name] for name in ("read", "merged", "written", "erasures", "blanked")}
-    text = (
-        f"{sink.name}: {counts['merged']} of {counts['read']} files became {counts['written']};"
-        f" {counts['erasures']} erasures blanked {counts['blanked']} records"
-    )
-    if type_ == "iceberg" and counts["blanked"]:
-        text += "; older snapshots have them until `ingestd lake expire` has removed these"
-    write_result({"sink": sink.name, **counts}, lines=[text], as_json=arguments.json)
-
-
-async def expire(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    _, sink = _sink(arguments.sink, config, plugins, "iceberg")
-    age = float(sink.options.keep_snapshots if arguments.older_than is None else arguments.older_than)
-    found = await _done(sink, lambda: sink.upkeep().expire(age))
-    counts = {name: found[name] for name in ("snapshots", "files")}
-    text = f"{sink.name}: {counts['snapshots']} snapshots and {counts['files']} files are gone"
-    write_result({"sink": sink.name, **counts}, lines=[text], as_json=arguments.json)
-
-
-async def _done(sink: Any, work: Callable[[], Counter[str]]) -> Counter[str]:
-    try:
-        return await asyncio.to_thread(work)
-    except SinkRetry as error:
-        raise Unavailable(f"the lake of {sink.name}: {error}") from None
-    finally:
-        await sink.close()
-
-
-def _sink(name: str | None, config: Config, plugins: Plugins, *types: str) -> tuple[str, Any]:
-    """The type of a sink, and the sink itself. No other plugin can register these types."""
-    names = {each: table["type"] for each, table in config.sink_tables.items() if table.get("type") in types}
-    if name is None and len(names) == 1:
-        (name,) = names
-    if name not in names:
-        known = f"there are {', '.join(names)}" if names else "there is none"
-        raise CommandError(f"name a sink of the type {' or '.join(types)}: {known}")
-    assert name is not None
-    kind = plugins.sinks[names[name]]
-    _, options = read_sink_options(name, config.sink_tables[name], kind, config)
-    sink = kind(name, options)
-    if sink.needs_schemas:
-        sink.schemas = complete_schemas(config.schemas.directory)
-    return names[name], sink
-
-
-def _compact_tables(sink: IcebergSink, unusable_ids: UnusableIds) -> Counter[str]:
-    upkeep = sink.upkeep()
-    found = (read_erasure(body.encode(), unusable_ids) for body in upkeep.bodies(ERASURE))
-    erasures = Erasures(each for each in found if each.persons)
-    counts = upkeep.compact(erasures.blanked_too if erasures.ids else None)
-    counts["erasures"] = len(erasures.ids)
-    counts["blanked"] -= len(erasures.ids)  # they name nobody any more, so they need no list of those carried out
-    return counts
+    work = compact_tables if type_ == "iceberg" else _compact_files
+    found = await done(sink, lambda: work(sink, unusable_ids))
+    write_counts(sink, found, as_json=arguments.json)
 
 
 def _compact_files(sink: ParquetSink, unusable_ids: UnusableIds) -> Counter[str]:

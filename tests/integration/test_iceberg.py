@@ -39,6 +39,7 @@ SCHEMAS = complete_schemas(None)
 SKUS = '[{"sku":"s"}]'
 NAMES = ("attributions", "identifies", "events", "records")
 DAY = 86_400_000
+EPOCH_OF_YEAR_1, END_OF_9999 = -62_135_596_800_000, 253_402_300_799_999
 EARLY, LATE = "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"
 """They have no year of four digits in UTC."""
 
@@ -183,6 +184,25 @@ async def test_files_are_of_a_day_and_a_tenant_and_sorted_by_key(tmp_path: Path)
     found = {(task.file.partition[0], task.file.partition[1], task.file.record_count) for task in tasks}
     assert found == {(day, tenant, 2) for day in (20778, 20779, 20780) for tenant in (None, "shop")}
     await sink.close()
+
+
+async def test_days_have_their_borders_in_utc_in_all_years(tmp_path: Path) -> None:
+    sink = lake(tmp_path)
+    await sink.open()
+    times = (EPOCH_OF_YEAR_1, -1, 0, DAY - 1, DAY, END_OF_9999, 1_795_233_906_001)
+    records = [
+        replace(each, position=position, at=times[position - 1], body=_without_time(each))
+        for position, each in enumerate(make_records(len(times)), 1)
+    ]
+    await store(sink, records)
+    days = {task.file.partition[0] for task in sink.tables.load("events").scan().plan_files()}
+    assert days == {at // DAY for at in times}
+    assert len(await sink.ids(-1, DAY)) == 3
+    await sink.close()
+
+
+def _without_time(record: Record) -> bytes:
+    return json.dumps({name: value for name, value in record.decode().items() if name != "receivedAt"}).encode()
 
 
 async def test_each_snapshot_says_up_to_which_position_the_tables_are_complete(tmp_path: Path) -> None:
@@ -348,7 +368,7 @@ async def written_and_kept(catalog: dict[str, str], folder: Path) -> None:
     await store(sink, batch[5:])
     await store(sink, batch[5:])
     sink.upkeep().compact(None)
-    assert sink.upkeep().expire(0.0)["files"] > 0
+    assert sink.upkeep().old.expire(0.0)["files"] > 0
     assert [row["id"] for row in rows_in(sink)] == ids_of(batch)
     await sink.close()
 

@@ -249,9 +249,9 @@ class Shop:
         self.database.touch(0o600)
         self.database.write_bytes(content)
 
-    def command(self, *arguments: str) -> str:
+    def command(self, *arguments: str, timeout: float = PATIENCE) -> str:
         """Runs a command that must succeed, and returns its output."""
-        done = run_ingestd(*arguments, config=self.config)
+        done = run_ingestd(*arguments, config=self.config, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -59,6 +59,10 @@ _FRESH = 3600.0
 """Seconds for which files without a commit are used again. An upkeep removes files that no snapshot has a day later."""
 
 
+_READ = "id, type, tenant, key, received_at, timestamp, anonymous_id, user_id, session_id, position, record"
+"""The columns that models read."""
+
+
 @hookimpl
 def register_sinks(register: Callable[[str, type[Sink]], None]) -> None:
     register("iceberg", IcebergSink)
@@ -104,6 +108,17 @@ class IcebergSink(Sink):
                 properties, options.namespace, self.name, float(options.keep_snapshots), _secrets(properties)
             )
         return self._tables
+
+    @property
+    def records(self) -> str:
+        """The tables in the SQL of DuckDB. Only a catalogue in a database has them where its options say."""
+        catalog = {key: str(value) for key, value in self.options.catalog.items()}
+        if catalog["uri"].startswith("http") or "warehouse" not in catalog:
+            raise AttributeError("records")
+        folder = f"{catalog['warehouse'].rstrip('/')}/{self.options.namespace}".replace("'", "''")
+        names = ("events", "identifies", "attributions", "records")
+        tables = [f"FROM iceberg_scan('{folder}/{name}') SELECT {_READ}" for name in names]
+        return f"(FROM ({' UNION ALL '.join(tables)}) SELECT *, CAST(received_at AT TIME ZONE 'UTC' AS DATE) AS date)"
 
     def upkeep(self) -> Upkeep:
         """The upkeep of the tables, for a thread."""

@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ingestd.api.events import Record
 
 from ..columns import Columns
 from ..parquet.rows import pack, unpack
 from .columns import TABLES, Column, RowMaker, row_maker, table_of
+from .sorting import sorted_rows
 
-__all__ = ["RowBuffer", "sorted_rows"]
+__all__ = ["RowBuffer"]
 
 _AT_ONCE = 4 << 20
 _PART = 32 << 20
@@ -87,7 +87,12 @@ class RowBuffer:
     def _sorted(self) -> Iterator[tuple[str, pa.Table]]:
         for name, by_maker in self._tables.items():
             tables = [pa.concat_tables(some) for some in by_maker.values()]
-            yield name, sorted_rows(pa.concat_tables(tables, promote_options="default").combine_chunks())
+            yield (
+                name,
+                sorted_rows(
+                    pa.concat_tables(tables, promote_options="default").combine_chunks(), first=("date", "tenant")
+                ),
+            )
         self._tables.clear()
         self._unpacked = 0
 
@@ -99,10 +104,3 @@ class RowBuffer:
 
     def has(self, name: str) -> bool:
         return name in self._packed or name in self._last
-
-
-def sorted_rows(rows: pa.Table) -> pa.Table:
-    """The rows in the order of files: by day, tenant, key, type and time."""
-    names = [name for name in ("date", "tenant", "key", "type") if len(rows[name].unique()) > 1]
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*names, "received_at")])
-    return rows.take(order)

@@ -8,22 +8,21 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.io.pyarrow import pyarrow_to_schema, write_file
-from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Transaction, WriteTask
+from pyiceberg.table import Transaction
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import DayTransform, IdentityTransform
@@ -43,8 +42,9 @@ from ingestd.api.sink import Span
 from ingestd.support.masking import mask
 
 from .catalogues import open_catalogue
-from .changes import Change, FolderKey
+from .changes import Change
 from .columns import ENVELOPE, TABLES, TIME, Column, arrow_type
+from .data_files import FileWriter, row_groups
 from .positions import COMPLETE_TO, OWNER, Positions
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ _TYPES: Mapping[pa.DataType, IcebergType] = {
 }  # fmt: skip
 _CONFLICTS = 60.0
 """Seconds for which a commit is made again while others commit."""
+_EXPIRED = re.compile("Snapshot with snapshot id .* does not exist")
+"""The error of pyiceberg if another has expired a snapshot that the commit would expire."""
 _MOST_SNAPSHOTS = 400
 """pyiceberg copies all of them some ten times in each commit."""
 _EPOCH = date(1970, 1, 1)
@@ -199,20 +201,14 @@ class Tables:
 
     def write(self, table: Table, rows: pa.Table) -> Iterator[DataFile]:
         """Write rows, in the order of the table, to files of each day and tenant. They are not part of it yet."""
-        schema, spec = table.schema(), table.spec()
         types = types_of(table)
         # Others may have given a column of a shop's schema another type. The record has the member anyway.
         whole = rows.select([each.name for each in rows.schema if types.get(each.name) == each.type])
         with self.told():
-            arrow_schema = pyarrow_to_schema(whole.schema, name_mapping=schema.name_mapping)
+            writer = FileWriter(table)
             for (day, tenant), first, count in _runs(rows):
-                values = [(date.fromisoformat(day) - _EPOCH).days, tenant]
-                fields = [PartitionFieldValue(each, value) for each, value in zip(spec.fields, values, strict=True)]
-                task = WriteTask(
-                    uuid4(), 0, arrow_schema, whole.slice(first, count).combine_chunks().to_batches(),
-                    partition_key=FolderKey(fields, spec, schema),
-                )  # fmt: skip
-                yield from write_file(table.io, table.metadata, iter([task]))
+                number = (date.fromisoformat(day) - _EPOCH).days
+                yield writer.write(number, tenant, row_groups(whole.slice(first, count)))
 
     def positions(self, table: Table) -> Positions:
         return Positions(table, self._sink)
@@ -261,8 +257,11 @@ class Tables:
         """Carry out a function that commits, again after each conflict."""
         until, pause = time.monotonic() + _CONFLICTS, 0.05
         while time.monotonic() < until:
-            with suppress(CommitFailedException):
+            try:
                 return commit()
+            except (CommitFailedException, ValueError) as error:
+                if isinstance(error, ValueError) and not _EXPIRED.match(str(error)):
+                    raise
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - it only spreads the attempts
             pause = min(2 * pause, 2.0)
         return commit()

@@ -1,4 +1,4 @@
-"""The upkeep of the tables: small files become large ones, records are changed, and old files are removed.
+"""The upkeep of the tables: small files become large ones, and records are changed.
 
 All methods may block. They work beside the sink and other writers: every change is a commit, which is made again after
 a conflict. Raises `SinkRetry` for a failure of the catalogue or the storage.
@@ -6,27 +6,25 @@ a conflict. Raises `SinkRetry` for a failure of the catalogue or the storage.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import fs
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table.snapshots import Operation
 
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 
 from ..parquet.rows import read
-from .buffer import RowBuffer, sorted_rows
-from .columns import ENVELOPE, TABLES
+from .buffer import RowBuffer
+from .columns import TABLES
+from .data_files import ROW_GROUP, FileWriter, read_rows
+from .old_snapshots import OldSnapshots, last_sequence_number
+from .sorting import SortedRows
 from .tables import Tables
 
 if TYPE_CHECKING:
@@ -36,11 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Upkeep"]
 
 _TARGET = 32 << 20
-"""Bytes of compressed files that become one. Memory for some ten times as much is needed."""
+"""Bytes of compressed files that become one. The rows are in memory compressed."""
 _AT_ONCE = 500
 """The most files that a commit replaces, beside those of the last group."""
-_ORPHANED = 86_400.0
-"""Seconds after which a file that no snapshot has is no longer one that a writer is about to commit."""
 
 Change = Callable[[Record], bytes | None]
 """The new body of a record, or None for a record that stays."""
@@ -53,6 +49,7 @@ class Upkeep:
         self._buffer = buffer
         self._own: set[int | None] = set()
         """The snapshot that the upkeep began with, and those that it has made."""
+        self.old = OldSnapshots(tables)
 
     def bodies(self, type_: str) -> list[str]:
         """All records of a type of the table `records`."""
@@ -61,35 +58,41 @@ class Upkeep:
             found: list[str] = scan.to_arrow()["record"].to_pylist()
             return found
 
-    def compact(self, change: Change | None) -> Counter[str]:
+    def compact(self, change: Change | None, run: str = "", *, all_files: bool = False) -> Counter[str]:
         """Merge small files of the same day and tenant, and those with rows that other writers have deleted.
 
-        With `change`, all files are read, and those with records to change are written again. Returns how many files
-        were `read`, `merged` and `written`, and how many records were changed (`blanked`). Erasures are changed last.
+        With `change`, all files are read, and those with records to change are written again. Erasures are changed
+        last. From then on `OldSnapshots` knows under the name `run` which snapshots are older. With `all_files`, all
+        are written again, and columns that have no value get that of the record.
+
+        Returns how many files were `read`, `merged` and `written`, and how many records were changed (`blanked`).
         """
         counts: Counter[str] = Counter()
+        older: dict[str, int] = {}
         with self._tables.told():
             for name in TABLES:
                 table = self._tables.load(name)
+                older[name] = last_sequence_number(table)
                 tasks = [*table.scan().plan_files()]
                 counts["read"] += len(tasks)
                 replaced: list[FileScanTask] = []
                 files: list[DataFile] = []
                 self._own = {table.metadata.current_snapshot_id}
-                for group in self._groups(table, tasks, change):
-                    new, changed = self._write_again(table, group, change)
+                writer = FileWriter(table)
+                for group in self._groups(table, tasks, change, all_files):
+                    new, changed = self._write_again(table, group, change, all_files, writer)
                     replaced += group
                     files += new
                     counts += Counter(merged=len(group), written=len(new), blanked=changed)
                     if len(replaced) >= _AT_ONCE:
-                        self._replace(name, replaced, files)
+                        self._replace(name, replaced, files, older, run)
                         replaced, files = [], []
                 if replaced:
-                    self._replace(name, replaced, files)
+                    self._replace(name, replaced, files, older, run)
         return counts
 
     def _groups(
-        self, table: Table, tasks: Iterable[FileScanTask], change: Change | None
+        self, table: Table, tasks: Iterable[FileScanTask], change: Change | None, all_files: bool
     ) -> Iterator[Sequence[FileScanTask]]:
         partitions: dict[tuple[Any, ...], list[FileScanTask]] = defaultdict(list)
         for task in tasks:
@@ -99,58 +102,75 @@ class Upkeep:
             group: list[FileScanTask] = []
             for task in some:
                 size = task.file.file_size_in_bytes
-                is_small = size <= _TARGET // 2
-                if not is_small and not task.delete_files and not self._concerns(table, [task], change):
+                is_due = all_files or task.delete_files or size <= _TARGET // 2
+                if not is_due and not self._concerns(table, [task], change):
                     continue
                 if group and sum(each.file.file_size_in_bytes for each in group) + size > _TARGET:
                     yield group
                     group = []
                 group.append(task)
-            if len(group) > 1 or (group and (group[0].delete_files or self._concerns(table, group, change))):
+            is_due = len(group) > 1 or bool(group and (all_files or group[0].delete_files))
+            if is_due or self._concerns(table, group, change):
                 yield group
 
     def _concerns(self, table: Table, tasks: Sequence[FileScanTask], change: Change | None) -> bool:
         if change is None:
             return False
-        return any(change(record) is not None for rows in self._rows(table, tasks) for record in _records_of(rows))
-
-    def _rows(self, table: Table, tasks: Sequence[FileScanTask]) -> Iterator[pa.Table]:
-        scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        for batch in scan.to_record_batches(tasks):
-            rows = pa.Table.from_batches([batch])
-            yield rows.cast(pa.schema([(field.name, _small(field.type)) for field in rows.schema]))
+        parts = (rows for task in tasks for rows in read_rows(table, task))
+        return any(change(record) is not None for rows in parts for record in _records_of(rows))
 
     def _write_again(
-        self, table: Table, tasks: Sequence[FileScanTask], change: Change | None
+        self, table: Table, tasks: Sequence[FileScanTask], change: Change | None, all_files: bool, writer: FileWriter
     ) -> tuple[Sequence[DataFile], int]:
         """Write the rows of these files to one. Returns it, and how many records were changed."""
-        parts, changed = [], 0
-        for rows in self._rows(table, tasks):
-            records = [*_records_of(rows)] if change is not None else []
+        found, changed = SortedRows(), 0
+        for rows in (rows for task in tasks for rows in read_rows(table, task)):
+            records = [*_records_of(rows)] if change is not None or all_files else []
             bodies = [None if change is None else change(record) for record in records]
             new = [msgspec.structs.replace(each, body=body) for each, body in zip(records, bodies, strict=True) if body]
             if new:
-                parts += [part.drop_columns("date") for _, _, part in self._buffer.made([*map(read, new)], new)]
+                found.add(self._made(new))
                 changed += len(new)
-            parts.append(rows.filter(pa.array([body is None for body in bodies])) if new else rows)
-        whole = pa.concat_tables(parts, promote_options="default") if parts else ENVELOPE.empty_table()
-        dates = pc.strftime(whole["received_at"], "%Y-%m-%d")
-        files = [*self._tables.write(table, sorted_rows(whole.append_column("date", dates)))] if len(whole) else []
-        return files, changed
+            same = rows.filter(pa.array([body is None for body in bodies])) if new else rows
+            found.add(self._filled(same, [*_records_of(same)]) if all_files and len(same) else same)
+        groups = found.parts(ROW_GROUP)
+        first = next(groups, None)
+        if first is None:
+            return [], changed
+        day, tenant = tasks[0].file.partition[0], tasks[0].file.partition[1]
+        return [writer.write(day, tenant, chain([first], groups))], changed
 
-    def _replace(self, name: str, tasks: Sequence[FileScanTask], files: Sequence[DataFile]) -> None:
+    def _made(self, records: Sequence[Record]) -> pa.Table:
+        parts = [part.drop_columns("date") for _, _, part in self._buffer.made([*map(read, records)], records)]
+        return pa.concat_tables(parts, promote_options="default")
+
+    def _filled(self, rows: pa.Table, records: Sequence[Record]) -> pa.Table:
+        """The rows, in which columns without a value get that of the record. Others may have written what is there."""
+        made = self._made(records)
+        places = {each: place for place, each in enumerate(_names_of(made))}
+        made = made.take(pa.array([places[each] for each in _names_of(rows)]))
+        columns = {name: rows[name] for name in rows.column_names}
+        for name in made.column_names:
+            if name in columns:
+                columns[name] = pc.coalesce(columns[name], made[name])
+        return pa.table(columns)
+
+    def _replace(
+        self, name: str, tasks: Sequence[FileScanTask], files: Sequence[DataFile], older: dict[str, int], run: str
+    ) -> None:
         def commit() -> None:
             now = self._tables.load(name)
-            if not self._is_appended_to(now):
+            if not (self._is_appended_to(now) or _has(now, tasks)):
                 raise SinkRetry(f"another writer has changed {name} meanwhile")
-            with (
-                self._tables.changes(now) as (transaction, properties),
-                transaction.update_snapshot(snapshot_properties=properties).overwrite() as overwrite,
-            ):
-                for task in tasks:
-                    overwrite.delete_data_file(task.file)
-                for file in files:
-                    overwrite.append_data_file(file)
+            with self._tables.changes(now) as (transaction, properties):
+                older[name] = now.metadata.next_sequence_number()
+                if run and name == "records":
+                    transaction.set_properties(self.old.note(run, older))
+                with transaction.update_snapshot(snapshot_properties=properties).overwrite() as overwrite:
+                    for task in tasks:
+                        overwrite.delete_data_file(task.file)
+                    for file in files:
+                        overwrite.append_data_file(file)
             self._own.add(now.metadata.current_snapshot_id)
 
         self._tables.committed(commit)
@@ -165,45 +185,19 @@ class Upkeep:
             snapshot = None if parent is None else table.snapshot_by_id(parent)
         return snapshot is not None
 
-    def expire(self, age: float) -> Counter[str]:
-        """Expire snapshots that are so many seconds old, and remove the files that no snapshot has any more.
 
-        Returns how many `snapshots` and `files` are gone. A file that no snapshot ever had is removed when it is a day
-        old: a writer may be about to commit it.
-        """
-        counts: Counter[str] = Counter()
-        with self._tables.told():
-            for name in TABLES:
-                table = self._tables.load(name)
-                before, was = _files_of(table), len(table.snapshots())
-                orphaned = {*self._old_files(table, time.time() - _ORPHANED)}
-                if was:
-                    self._tables.committed(partial(self._expire, name, age))
-                table = self._tables.load(name)
-                counts["snapshots"] += max(0, was - len(table.snapshots()))
-                for path in (before | orphaned) - _files_of(table):
-                    table.io.delete(path)
-                    counts["files"] += 1
-        return counts
-
-    def _expire(self, name: str, age: float) -> None:
-        expiring = self._tables.load(name).maintenance.expire_snapshots()
-        expiring.older_than(datetime.fromtimestamp(time.time() - age, UTC)).commit()
-
-    def _old_files(self, table: Table, before: float) -> Iterator[str]:
-        """The paths of data files and manifests that are older. Other writers may have others of their own."""
-        io: Any = table.io
-        location = table.location()
-        scheme, netloc, root = io.parse_location(location, io.properties)
-        system = io.fs_by_scheme(scheme, netloc)
-        for folder, ending in (("data", ".parquet"), ("metadata", ".avro")):
-            for info in system.get_file_info(fs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)):
-                if info.path.endswith(ending) and info.mtime is not None and info.mtime.timestamp() < before:
-                    yield location + info.path.removeprefix(root)
+def _has(table: Table, tasks: Sequence[FileScanTask]) -> bool:
+    """Whether the table has these files, and no other rows of them are deleted. The snapshots between may be gone."""
+    present = {task.file.file_path: _deletes(task) for task in table.scan().plan_files()}
+    return all(present.get(task.file.file_path) == _deletes(task) for task in tasks)
 
 
-def _small(type_: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_large_string(type_) else type_
+def _deletes(task: FileScanTask) -> set[str]:
+    return {each.file_path for each in task.delete_files}
+
+
+def _names_of(rows: pa.Table) -> Iterator[tuple[str, int]]:
+    return zip(rows["id"].to_pylist(), rows["position"].to_pylist(), strict=True)
 
 
 def _records_of(rows: pa.Table) -> Iterator[Record]:
@@ -211,15 +205,3 @@ def _records_of(rows: pa.Table) -> Iterator[Record]:
     columns[1] = columns[1].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     for type_, at, body, position in zip(*(column.to_pylist() for column in columns), strict=True):
         yield Record(type_, at, body.encode(), position)
-
-
-def _files_of(table: Table) -> set[str]:
-    """The manifests and the data of all snapshots."""
-    found: set[str] = set()
-    for snapshot in table.snapshots():
-        found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            if manifest.manifest_path not in found:
-                found.add(manifest.manifest_path)
-                found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    return found

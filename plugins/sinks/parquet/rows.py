@@ -321,4 +321,4 @@ def _folder(type_: str, date: str) -> str:
 
 @lru_cache(10_000)
 def _date(day: int) -> str:
-    return f"{datetime.fromtimestamp(day * DAY / 1000, UTC):%Y-%m-%d}"
+    return datetime.fromtimestamp(day * DAY / 1000, UTC).date().isoformat()  # strftime has no zeros before a year

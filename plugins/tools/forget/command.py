@@ -36,6 +36,7 @@ from ingestd.support.ids import time_uuid
 from ingestd.support.terminal import printable, table
 from ingestd.support.unusable_ids import UnusableIds
 
+from ..lake_tables import lines_of_forget, until_of_lakes
 from .dead_letters import DeadLetters
 from .traces import ERASURE, Traces, blanked
 
@@ -89,7 +90,11 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         "erasure": next((each.erasure for each in parts if each.erasure is not None), None),
         "counts": counts,
     }
-    write_result(told, lines=_for_people(traces, counts, dry_run=arguments.dry_run), as_json=arguments.json)
+    lines = [*_for_people(traces, counts, dry_run=arguments.dry_run)]
+    if counts.total() and not arguments.dry_run:
+        told["lakes"] = until_of_lakes(config, plugins)
+        lines += lines_of_forget(told["lakes"])
+    write_result(told, lines=lines, as_json=arguments.json)
 
 
 class Forgetting:
