@@ -278,7 +278,7 @@ def _write_schema(folder: Path, properties: dict[str, Any]) -> None:
 
 
 def _models(config: Path, engine: str, *arguments: str, code: int = 0) -> str:
-    done = run_ingestd("models", engine, "--schema", "made", *arguments, config=config)
+    done = run_ingestd("models", engine, "--schema", "made", *arguments, config=config, timeout=90)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
