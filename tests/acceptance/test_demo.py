@@ -22,7 +22,7 @@ import pytest
 from ingestd.plugins.attribution.campaigns import Campaign
 from tests.support.browser import Browser, Tab
 from tests.support.clients import wait_until
-from tests.support.daemon import run_ingestd
+from tests.support.daemon import PATIENCE, run_ingestd
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +43,11 @@ class Demo:
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert self.process.stdout is not None
         self.printed = ""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 4 * PATIENCE  # commands make the keys first
         while "ready: " not in self.printed:
-            assert time.monotonic() < deadline, self.printed
+            if time.monotonic() > deadline:
+                self.process.kill()
+                pytest.fail(f"the demo is not ready: {self.printed}")
             if select.select([self.process.stdout], [], [], 1)[0]:
                 self.printed += os.read(self.process.stdout.fileno(), 65536).decode()
 
@@ -62,7 +64,7 @@ class Demo:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
