@@ -164,6 +164,30 @@ async def test_an_expiry_amid_a_compaction_does_not_stop_it(tmp_path: Path, monk
     await sink.close()
 
 
+async def test_a_compaction_writes_no_files_for_partitions_that_another_writer_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake(tmp_path)
+    await sink.open()
+    for begin in (1, 9):
+        await store(sink, of_every_table(range(begin, begin + 8)))
+    before, whole = rows_in(sink), Upkeep._replace
+
+    def replaced(self: Upkeep, table: Table, *arguments: Any) -> None:
+        if table.name()[-1] == "events":
+            with sink.tables.load("events").update_spec() as update:
+                update.remove_field("tenant")
+        whole(self, table, *arguments)
+
+    monkeypatch.setattr(Upkeep, "_replace", replaced)
+    with pytest.raises(SinkRetry, match="another writer has changed events meanwhile"):
+        sink.upkeep().compact(None)
+    with pytest.raises(SinkRetry, match="events is not partitioned by the day of received_at and the tenant"):
+        sink.upkeep().compact(None)
+    assert rows_in(sink) == before
+    await sink.close()
+
+
 async def test_a_snapshot_that_two_expire_at_once_stops_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

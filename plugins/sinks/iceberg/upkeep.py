@@ -25,7 +25,7 @@ from .columns import TABLES
 from .data_files import ROW_GROUP, FileWriter, read_rows
 from .old_snapshots import OldSnapshots, last_sequence_number
 from .sorting import SortedRows
-from .tables import Tables
+from .tables import Tables, identity
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -71,7 +71,7 @@ class Upkeep:
         older: dict[str, int] = {}
         with self._tables.told():
             for name in TABLES:
-                table = self._tables.load(name)
+                table = self._tables.ready(name)
                 older[name] = last_sequence_number(table)
                 tasks = [*table.scan().plan_files()]
                 counts["read"] += len(tasks)
@@ -85,10 +85,10 @@ class Upkeep:
                     files += new
                     counts += Counter(merged=len(group), written=len(new), blanked=changed)
                     if len(replaced) >= _AT_ONCE:
-                        self._replace(name, replaced, files, older, run)
+                        self._replace(table, replaced, files, older, run)
                         replaced, files = [], []
                 if replaced:
-                    self._replace(name, replaced, files, older, run)
+                    self._replace(table, replaced, files, older, run)
         return counts
 
     def _groups(
@@ -156,11 +156,13 @@ class Upkeep:
         return pa.table(columns)
 
     def _replace(
-        self, name: str, tasks: Sequence[FileScanTask], files: Sequence[DataFile], older: dict[str, int], run: str
+        self, table: Table, tasks: Sequence[FileScanTask], files: Sequence[DataFile], older: dict[str, int], run: str
     ) -> None:
+        name = table.name()[-1]
+
         def commit() -> None:
             now = self._tables.load(name)
-            if not (self._is_appended_to(now) or _has(now, tasks)):
+            if identity(now) != identity(table) or not (self._is_appended_to(now) or _has(now, tasks)):
                 raise SinkRetry(f"another writer has changed {name} meanwhile")
             with self._tables.changes(now) as (transaction, properties):
                 older[name] = now.metadata.next_sequence_number()
