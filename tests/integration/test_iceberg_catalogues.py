@@ -209,7 +209,7 @@ async def test_a_catalogue_that_answers_late_holds_up_no_thread_for_ever(
             carried_out.set()
         return False
 
-    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.rest._TIMES", (5.0, 2.0))
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.catalogues._REST_TIMES", (5.0, 2.0))
     batch = of_every_table(range(1, 9))
     once = Once("events", lambda: None)
     proxy.answers, proxy.loses = before, behind
@@ -315,7 +315,7 @@ async def test_a_commit_in_postgresql_whose_answer_is_lost_is_in_the_table_once(
 async def test_a_postgresql_that_says_nothing_holds_up_no_thread_for_ever(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.catalogues._TIMES", {"connect_timeout": "2"})
+    monkeypatch.setattr("ingestd.plugins.sinks.iceberg.catalogues._POSTGRES_TIMES", {"connect_timeout": "2"})
     with tcp_proxy(free_port(), postgres.port) as proxy:
         proxy.hold()
         sink = in_postgres(postgres, proxy.port, tmp_path)

@@ -24,7 +24,6 @@ from ingestd.api.record_batch import Batch, batch_token
 from ingestd.api.sink import Digest, Sink
 
 from ..columns import DataRefused, make_rows, sift
-from . import verification
 
 if TYPE_CHECKING:
     from .client import Server
@@ -104,10 +103,10 @@ class ClickHouseSink(Sink):
         await self._table.check(self._server)
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
-        return await verification.read_digests(self._server, self._table, begin, end, step)
+        return await self._table.digests(self._server, begin, end, step)
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
-        return await verification.read_ids(self._server, self._table, begin, end)
+        return await self._table.ids(self._server, begin, end)
 
     @property
     def records(self) -> str:

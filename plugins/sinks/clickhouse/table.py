@@ -1,12 +1,13 @@
-"""The table: its columns by the version of the server, and creating and checking it."""
+"""The table: its columns by the version of the server, creating and checking it, and what it has of a time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ingestd.api.errors import ConfigError, SinkRetry
+from ingestd.api.sink import Digest
 
 from .client import Server
 
@@ -57,6 +58,8 @@ _SETTINGS = {
     "type_json_skip_duplicated_paths": "1",
     _LENIENT: "1",
 }
+_PAGE = 10_000
+"""Ids of one answer: the client takes a megabyte."""
 _BY_SINK = ("insert_deduplication_token",)
 # A new table remembers the tokens of so many inserts. Rows are on the disk when an insert returns.
 _TABLE_SETTINGS = {"fsync_after_insert": 1, "fsync_part_directory": 1, "non_replicated_deduplication_window": 1000}
@@ -125,6 +128,29 @@ class Table:
         elif not await server.rows(f"SELECT name FROM system.databases WHERE name = '{self._database}'"):  # noqa: S608
             raise SinkRetry(f"there is no database {self._database}")
 
+    async def digests(self, server: Server, begin: int, end: int, step: int) -> Mapping[int, Digest]:
+        """Digests of ids by parts of a time. Copies that a merge has not removed yet count once."""
+        # By seconds, because a table of an old server has no milliseconds.
+        rows = await server.rows(
+            "SELECT toString(part) AS part, toString(count()) AS count, toString(sumWithOverflow(number)) AS sum"  # noqa: S608
+            f" FROM (SELECT DISTINCT id, intDiv(toUnixTimestamp(received_at), {step // 1000}) AS part,"
+            " bitShiftRight(reinterpretAsUInt64(reverse(substring(MD5(id), 1, 8))), 4) AS number"
+            f" FROM {self.quoted} WHERE {_within(begin, end)}) GROUP BY part"
+        )
+        return {int(row["part"]): Digest(int(row["count"]), int(row["sum"])) for row in rows}
+
+    async def ids(self, server: Server, begin: int, end: int) -> Sequence[str]:
+        found: list[str] = []
+        while len(found) % _PAGE == 0:
+            rows = await server.rows(
+                f"SELECT DISTINCT id FROM {self.quoted} WHERE {_within(begin, end)}"  # noqa: S608 - the names are checked
+                f" AND id > unhex('{(found[-1] if found else '').encode().hex()}') ORDER BY id LIMIT {_PAGE}"
+            )
+            found += [row["id"] for row in rows]
+            if not rows:
+                break
+        return found
+
     async def _find(self, server: Server) -> dict[str, str] | None:
         """The types of the columns, or None if there is no table."""
         rows = await server.rows(f"SELECT name, type FROM system.columns WHERE {self._named.format('table')}")  # noqa: S608
@@ -188,3 +214,7 @@ async def _known(server: Server, table: str, names: Iterable[str]) -> frozenset[
     listed = ", ".join(f"'{name}'" for name in names)
     rows = await server.rows(f"SELECT name FROM system.{table} WHERE name IN ({listed})")  # noqa: S608
     return frozenset(row["name"] for row in rows)
+
+
+def _within(begin: int, end: int) -> str:
+    return f"received_at >= toDateTime({begin // 1000}, 'UTC') AND received_at < toDateTime({end // 1000}, 'UTC')"

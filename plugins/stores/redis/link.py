@@ -34,8 +34,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ingestd.api.backend import describe_partition
 from ingestd.api.errors import Failed, Unavailable
 
-from .answers import decode_answers
-from .scripts import BATCH
+from .scripts import BATCH, decode_answers
 from .servers import address_of
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
