@@ -17,7 +17,7 @@ MOST_GROWTH_MIB = 6
 def test_memory_is_flat_once_caches_are_full() -> None:
     """Ten thousand events of 4 kB fill SQLite's page cache, and random visitors fill the cache of the state."""
     options = {
-        "events": 30_000, "every": 2_500, "warm-up": 10_000, "cache": 2_000, "visitors": 5_000, "padding": 4_000,
+        "events": 30_000, "every": 2_500, "warm-up": 10_000, "cache": "512KiB", "visitors": 5_000, "padding": 4_000,
         "bound": MOST_GROWTH_MIB,
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.soak", *(f"--{name}={value}" for name, value in options.items())]

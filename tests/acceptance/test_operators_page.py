@@ -369,7 +369,8 @@ EUR_OF_ALL = ["5,004.70", "3", "1,668.23", "5", "80.0 %"]
 OUTLET = ["search", "1", "5,000.00", "25.00", "4,975.00"]
 
 
-def test_sales_begin_with_the_currency_of_most_orders(shop: Shop, browser: Browser) -> None:
+def test_sales_begin_with_the_currency_of_most_orders(tmp_path: Path, browser: Browser) -> None:
+    shop = Shop(tmp_path)
     with shop.serve() as daemon:
         for number, currency in enumerate(["EUR", "EUR", None]):
             data = {"order_id": f"o-{number}", "revenue": 10, **({"currency": currency} if currency else {})}

@@ -229,7 +229,7 @@ def redis_cluster(
     with ExitStack() as stack:
         nodes = []
         for number in range(primaries * (2 if replicas else 1)):
-            own = {**_OPTIONS, "cluster-port": str(free_port()), **(options or {})}
+            own = {**_OPTIONS, **(options or {})}
             if network is not None:
                 own |= _announce(f"127.0.2.{number + 1}")
             if tls is not None:

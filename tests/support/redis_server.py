@@ -30,7 +30,9 @@ class RedisServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
-        self.options = {"appendonly": "yes", "appendfsync": "always", "save": "", **options}
+        # Redis' own choice for the bus is a port of clients, one of which could take it first.
+        bus = {"cluster-port": str(free_port())} if "cluster-enabled" in options else {}
+        self.options = {"appendonly": "yes", "appendfsync": "always", "save": "", **bus, **options}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -82,6 +82,7 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
             counts.update(await (each.count() if arguments.dry_run else each.run()))
         if others and tenant not in traces.tenants and not counts.total():
             raise CommandError(f"there are no records of tenant {tenant}; the journal has records of {others}")
+    lakes = until_of_lakes(config, plugins) if counts.total() else {}
     told = {
         "tenant": tenant,
         "userId": traces.user_id,
@@ -89,11 +90,11 @@ async def forget(arguments: argparse.Namespace, config: Config, plugins: Plugins
         "dryRun": arguments.dry_run,
         "erasure": next((each.erasure for each in parts if each.erasure is not None), None),
         "counts": counts,
+        "lakes": lakes,
     }
     lines = [*_for_people(traces, counts, dry_run=arguments.dry_run)]
-    if counts.total() and not arguments.dry_run:
-        told["lakes"] = until_of_lakes(config, plugins)
-        lines += lines_of_forget(told["lakes"])
+    if not arguments.dry_run:
+        lines += lines_of_forget(lakes)
     write_result(told, lines=lines, as_json=arguments.json)
 
 
