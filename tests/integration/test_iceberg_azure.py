@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,13 +55,26 @@ async def test_tables_in_azure(azure: Azurite, tmp_path: Path, scheme: str) -> N
     await written_and_kept({**catalogue(azure, tmp_path), "warehouse": f"{scheme}://shop/{tmp_path.name}"}, tmp_path)
 
 
-async def test_a_warehouse_may_have_the_address_that_spark_needs(azure: Azurite, tmp_path: Path) -> None:
+def test_clickhouse_reads_a_warehouse_with_the_address_that_spark_needs(azure: Azurite, tmp_path: Path) -> None:
     catalog = catalogue(azure, tmp_path)
     account = catalog.pop("adls.account-name")
     catalog["warehouse"] = f"abfss://shop@{account}.dfs.core.windows.net/{tmp_path.name}"
-    await written_and_kept(catalog, tmp_path)
+    asyncio.run(written_and_kept(catalog, tmp_path))
     found = azure.files().get_file_info(FileSelector(f"shop/{tmp_path.name}/ingestd/events/metadata"))
     assert found
+    access = "".join(
+        f"{name}={value};"
+        for name, value in (
+            ("DefaultEndpointsProtocol", "http"),
+            ("AccountName", account),
+            ("AccountKey", azure.storage["account_key"]),
+            ("BlobEndpoint", f"http://{azure.storage['blob_storage_authority']}/{account}"),
+        )
+    )
+    query = f"SELECT type FROM icebergAzure('{access}', 'shop', '{tmp_path.name}/ingestd/attributions') ORDER BY type"
+    program = f"import chdb; print(chdb.query({query!r}))"
+    read = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert read.stdout.split() == ['"attribution"', '"attribution_reversal"']
 
 
 @pytest.mark.parametrize("mark", ["", "?"])
