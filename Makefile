@@ -13,6 +13,7 @@ BIN := .venv/bin
 SDKS := tests/sdks
 KAFKA := tests/kafka
 ICEBERG := tests/iceberg
+AZURITE := tests/azurite
 SETUP := setup.cfg pyproject.toml
 TESTS := $(shell find ingestd plugins testing tests -name '*.py' -not -path '*/node_modules/*')
 NOT_KERNEL := apart clickhouse iceberg kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
@@ -48,7 +49,8 @@ test-kernel: .venv/compiled-for-tests
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
-test-long: .venv/dbt/installed .venv/readers/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed ready-for-tests
+test-long: .venv/dbt/installed .venv/readers/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed \
+	$(AZURITE)/node_modules/installed ready-for-tests
 	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
 
 # Types are checked beside the installations that mostly wait for the network.
@@ -138,7 +140,7 @@ screenshots: .venv/installed
 	@$(BIN)/python -m scripts.screenshots
 
 clean:
-	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib $(KAFKA)/apicurio $(ICEBERG)/lib
+	rm -rf .venv build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis $(SDKS)/node_modules $(KAFKA)/lib $(KAFKA)/apicurio $(ICEBERG)/lib $(AZURITE)/node_modules
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ingestd needs Python 3.11 or newer")'
@@ -221,6 +223,13 @@ $(ICEBERG)/lib/installed: $(ICEBERG)/pom.xml
 	@scripts/need mvn maven
 	@rm -rf $(ICEBERG)/lib
 	@cd $(ICEBERG) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
+	@touch $@
+
+# The emulator of Azure Blob Storage, for long tests.
+$(AZURITE)/node_modules/installed: $(AZURITE)/package-lock.json
+	@scripts/need node nodejs
+	@scripts/need npm npm
+	@cd $(AZURITE) && npm ci --loglevel=error
 	@touch $@
 
 # A schema registry, for a long test.

@@ -27,6 +27,7 @@ from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.testing.records import make_records_of_every_type, placed
 from ingestd.testing.sinks import SinkContract, make_records
 from ingestd.testing.writes import span_of
+from tests.support.azurite import azurite
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.disks import small_disk
@@ -447,6 +448,42 @@ async def test_google_cloud_storage_has_each_record_once(tmp_path: Path) -> None
         await store(sink, records[:10])
         await store(sink, records[:10])
         await sink.write(records[5:])
+        await sink.flush(None)
+        await sink.close()
+        assert numbers_in_files(server.files(), "shop/once") == [*range(1, 21)]
+
+
+@pytest.mark.long
+async def test_azure_has_each_record_once(tmp_path: Path) -> None:
+    with azurite(tmp_path / "azure") as server:
+        keys = {key: text for key, text in server.storage.items() if key != "account_key"}
+
+        def in_azure(url: str = "abfss://shop/once", **credentials: str) -> ParquetSink:
+            return configured(ParquetSink, "lake", {"url": url, "storage": {**keys, **credentials}}, tmp_path)
+
+        signature = "d3Jvbmcvc2VjcmV0"
+        for wrong, message in (
+            (in_azure("abfss://missing/lake", account_key=server.storage["account_key"]), "there is no bucket missing"),
+            (in_azure(account_key=signature), "AuthorizationFailure"),
+            (in_azure(account_key=signature[1:]), "Base64"),
+            (in_azure(sas_token=f"sv=2021-12-02&sig={signature}&ss=b"), "AuthorizationFailure"),
+            (in_azure(client_id="shop", tenant_id="shop", client_secret=signature), "Authentication"),
+        ):
+            with pytest.raises(SinkRetry, match=message) as refused:
+                await wrong.open()
+            assert signature[1:] not in str(refused.value)
+            await wrong.close()
+        records = [placed(each) for each in make_records(20)]
+        sink = in_azure("abfss://shop@shopaccount.dfs.core.windows.net/once", sas_token=server.token())
+        await sink.check()
+        await sink.open()
+        await store(sink, records[:10])
+        await store(sink, records[:10])
+        await sink.write(records[5:])
+        server.stop()
+        with pytest.raises(SinkRetry, match="Could not connect"):
+            await sink.flush(None)
+        server.start()
         await sink.flush(None)
         await sink.close()
         assert numbers_in_files(server.files(), "shop/once") == [*range(1, 21)]

@@ -18,7 +18,7 @@ KERNEL = {
 }  # fmt: skip
 PLUGINS = {
     "stores/sqlite": 3_847, "stores/redis": 4_110, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
-    "sources": 620, "segment": 570, "webhooks": 1_350, "sinks": 7_410, "console": 3_050, "openapi": 430,
+    "sources": 620, "segment": 570, "webhooks": 1_350, "sinks": 7_440, "console": 3_050, "openapi": 430,
     "tools": 10_110, "models": 1_550, "tornado_server": 310,
 }  # fmt: skip
 BUDGETS = {

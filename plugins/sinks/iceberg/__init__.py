@@ -24,6 +24,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, remote_host
 from ingestd.api.sink import Digest, Sink, Span
 
+from ..azure import signatures
 from ..columns import Columns, make_rows
 from ..own_thread import OwnThread
 from ..postgres import not_verified
@@ -291,4 +292,5 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
     given = [*properties.items(), *parse_qsl(uri.query)]
     found = [text for key, text in given if any(word in key.lower() for word in words)]
     found += [unquote(each) for each in uri.netloc.rpartition("@")[0].split(":")]
+    found += signatures(properties.get("adls.sas-token", ""))
     return [text for text in found if len(text) > 4]

@@ -1,4 +1,4 @@
-"""Files of a lake on the local disk that outlive a power failure. Those of object storage do anyway."""
+"""Files of a lake: on the local disk they outlive a power failure, and in Azure they have the addresses of Spark."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
+from pyiceberg.io import ADLS_ACCOUNT_NAME, ADLS_SAS_TOKEN
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from ingestd.support.durable_files import sync
 
+from ..azure import as_query
+
 __all__ = ["DurableFileIO"]
+
+_AZURE = ("abfs", "abfss", "wasb", "wasbs")
 
 
 class DurableFileIO(PyArrowFileIO):
@@ -21,6 +27,27 @@ class DurableFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         output = super().new_output(location)
         return _LocalFile(output) if isinstance(output._filesystem, fs.LocalFileSystem) else output
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        """As pyiceberg does, but `abfss://container@account.dfs.core.windows.net/path` is in the container."""
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+        if scheme in _AZURE and "@" in netloc:
+            path = netloc.partition("@")[0] + path.removeprefix(netloc)
+        return scheme, netloc, path
+
+    def _initialize_fs(self, scheme: str, netloc: str | None = None) -> fs.FileSystem:
+        if scheme not in _AZURE:
+            return super()._initialize_fs(scheme, netloc)
+        container, _, host = (netloc or "").partition("@")
+        if host:
+            self.properties.setdefault(ADLS_ACCOUNT_NAME, host.partition(".")[0])
+        if token := self.properties.get(ADLS_SAS_TOKEN):
+            self.properties[ADLS_SAS_TOKEN] = as_query(token)
+        system = super()._initialize_fs(scheme, netloc)
+        # Where credentials cannot be used, this call raises an error, but opening a file would end the process.
+        system.get_file_info(fs.FileSelector(f"{container}/ingestd", allow_not_found=True))
+        return system
 
 
 class _LocalFile(PyArrowFile):

@@ -25,6 +25,7 @@ from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret,
 from ingestd.api.sink import Digest, Sink, Span
 from ingestd.support.pace import Pace
 
+from ..azure import signatures
 from ..columns import make_rows
 from ..own_thread import OwnThread
 
@@ -218,6 +219,7 @@ def _typed(key: str, text: str) -> str | bool | float:
 def _secrets(options: ParquetOptions) -> list[str]:
     """The texts of the options that may be secret."""
     given = [(key, str(value)) for key, value in options.storage.items()]
+    given += [("", each) for each in signatures(str(options.storage.get("sas_token", "")))]
     if options.url is not None:
         parts = urlsplit(str(options.url))
         given += [("", unquote(each)) for each in parts.netloc.rpartition("@")[0].split(":")]

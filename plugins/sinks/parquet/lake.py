@@ -24,6 +24,7 @@ from ingestd.api.events import Record
 from ingestd.support.durable_files import sync
 from ingestd.support.masking import mask
 
+from ..azure import as_query
 from .rows import REPLACED, ROW_GROUP_SIZE, SCHEMA, PartitionFile, conform, with_changes, without_ids
 
 __all__ = ["Folder", "Lake", "LocalFolder", "Merged", "ObjectFolder"]
@@ -461,6 +462,8 @@ def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, st
         return kind(**arguments), rest.rstrip("/")
     if scheme in {"abfs", "abfss"}:
         container, _, path = rest.partition("/")
+        if "sas_token" in arguments:
+            arguments = {**arguments, "sas_token": as_query(arguments["sas_token"])}
         return fs.AzureFileSystem(**arguments), f"{container.partition('@')[0]}/{path}".rstrip("/")
     import fsspec
 
