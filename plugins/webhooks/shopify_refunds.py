@@ -87,9 +87,11 @@ class _Parts(NamedTuple):
 
 def _currency_of_shop(refund: Mapping[str, Any]) -> str | None:
     """The shop's currency, as far as a refund tells it."""
-    sets = [each.get("subtotal_set") for each in objects(refund.get("refund_line_items"))]
-    sets += [each.get("amount_set") for each in objects(refund.get("order_adjustments"))]
-    sets += [each.get("total_unsettled_set") for each in objects(refund.get("transactions"))]
+    places = {
+        "refund_line_items": "subtotal_set", "order_adjustments": "amount_set", "duties": "amount_set",
+        "refund_shipping_lines": "subtotal_amount_set", "transactions": "total_unsettled_set",
+    }  # fmt: skip
+    sets = [each.get(amount) for parts, amount in places.items() for each in objects(refund.get(parts))]
     return next((code for each in sets if (code := text_of(one_of(each, "shop_money", "currency_code")))), None)
 
 

@@ -113,6 +113,16 @@ def test_any_json_in_any_place_is_read_or_refused(
                 continue
 
 
+@pytest.mark.parametrize("part", ["refund_line_items", "order_adjustments", "refund_shipping_lines", "duties"])
+def test_each_part_of_a_refund_tells_the_currency_of_the_shop(part: str) -> None:
+    """The customer has paid in another one. In a currency of its own, a refund would reverse nothing."""
+    payload = shopify.refund(
+        _SOLD, "2", **{part: [{"kind": "shipping_refund", **_SETS}]}, transactions=[{**_PAID_BACK, "amount": "2"}]
+    )
+    (refund,) = read(SHOPIFY, "refunds/create", json.dumps(payload).encode())
+    assert (refund.body["data"]["currency"], refund.body["data"]["total"]) == ("USD", "1")
+
+
 def test_ids_that_begin_alike_stay_apart() -> None:
     """Else the second order would be taken for a repetition of the first one."""
     sent = [shopify.order(id="x" * 600 + end) for end in ("a", "b")]
