@@ -77,7 +77,7 @@ async def _sink(arguments: Namespace, config: Config, plugins: Plugins) -> Async
     except ConfigError as error:
         raise CommandError(str(error)) from error
     try:
-        if arguments.engine == "duckdb" and not isinstance(consumer.sink, Stored):
+        if isinstance(consumer.sink, Stored) and not consumer.sink.records:
             raise CommandError(f"the catalogue of {name} is no database, so nothing tells where its tables are")
         yield consumer.sink
     finally:

@@ -29,7 +29,7 @@ class Stored(Protocol):
 
     @property
     def records(self) -> str:
-        """Its table as it stands in SQL, or the folder of its files."""
+        """Its table as it stands in SQL, or the folder of its files. Empty if its options do not tell where that is."""
 
 
 @runtime_checkable

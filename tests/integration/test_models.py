@@ -442,3 +442,11 @@ def test_a_server_that_is_gone_is_told_in_a_line(tmp_path: Path) -> None:
         told = _models(config, engine, "--apply", code=1)
         assert "nothing was changed: " in told
         assert "Traceback" not in told
+
+
+def test_tables_of_a_catalogue_over_rest_are_where_nothing_tells(tmp_path: Path) -> None:
+    config = tmp_path / "ingestd.toml"
+    config.write_text('[sinks.tables]\ntype = "iceberg"\ncatalog = { uri = "http://127.0.0.1:1", type = "rest" }\n')
+    done = run_ingestd("models", "duckdb", config=config)
+    assert done.returncode == 1
+    assert "the catalogue of tables is no database, so nothing tells where its tables are" in done.stderr
