@@ -209,20 +209,13 @@ $(SDKS)/node_modules/installed: $(SDKS)/package-lock.json $(SDKS)/programs/go/go
 	@! command -v go >/dev/null || (cd $(SDKS)/programs/go && go build gopkg.in/segmentio/analytics-go.v3)
 	@touch $@
 
-# Apache Kafka's broker, which is a program for Java. Maven checks the checksums of its packages.
-$(KAFKA)/lib/installed: $(KAFKA)/pom.xml
+# Apache Kafka's broker, and Iceberg's own catalogue over REST for a long test, which are programs for Java. Maven
+# checks the checksums of their packages.
+$(KAFKA)/lib/installed $(ICEBERG)/lib/installed: %/lib/installed: %/pom.xml
 	@scripts/need java openjdk-17-jre-headless
 	@scripts/need mvn maven
-	@rm -rf $(KAFKA)/lib
-	@cd $(KAFKA) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
-	@touch $@
-
-# Iceberg's own catalogue over REST, for a long test.
-$(ICEBERG)/lib/installed: $(ICEBERG)/pom.xml
-	@scripts/need java openjdk-17-jre-headless
-	@scripts/need mvn maven
-	@rm -rf $(ICEBERG)/lib
-	@cd $(ICEBERG) && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
+	@rm -rf $*/lib
+	@cd $* && mvn --batch-mode --quiet -Dstyle.color=never dependency:copy-dependencies
 	@touch $@
 
 # The emulator of Azure Blob Storage, for long tests.
