@@ -79,7 +79,7 @@ def unreadable(error: Exception, body: bytes) -> BadRequest:
     """The answer for a body that is not JSON. `error` is one of `UNREADABLE`."""
     if isinstance(error, RecursionError):
         return _too_deep()
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):  # msgspec before 0.23, and since
         return BadRequest(f"the body is not UTF-8 (byte {_invalid_byte(body)})", code="invalid_json")
     return BadRequest(f"the body is not JSON: {_fault(error, body)}", code="invalid_json")
 
@@ -253,7 +253,7 @@ def _fault(error: Exception, body: bytes) -> str:
 
 
 def _invalid_byte(body: bytes) -> int:
-    """The index of the first byte that is not UTF-8. msgspec counts it from the start of the JSON string instead."""
+    """The index of the first byte that is not UTF-8, which msgspec does not tell."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
