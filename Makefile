@@ -39,19 +39,17 @@ install: .venv/installed
 ready-for-tests: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 
 test: ready-for-tests
-	@# By itself, xdist hands out the files with few tests last, which are the long ones: clusters, crashes, brokers.
-	@# In the order of the folders, the short files of tests/unit come last, and all processes end together.
-	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --processes 8
 
 # What every shop runs: no browsers, SDKs, clusters, installations, and no servers of sinks.
 test-kernel: .venv/compiled-for-tests
-	$(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
+	$(BIN)/pytest --processes 6 $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
 test-long: .venv/dbt/installed .venv/readers/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed \
 	$(AZURITE)/node_modules/installed ready-for-tests
-	$(BIN)/pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --hypothesis-profile long -m "hypothesis or long"
+	$(BIN)/pytest --processes 8 --hypothesis-profile long -m "hypothesis or long"
 
 # Types are checked beside the installations that mostly wait for the network.
 check:

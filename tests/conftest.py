@@ -10,13 +10,12 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
-from tests.support.work_units import WorkUnits, put_long_ones_first
+pytest_plugins = ["tests.support.parallel"]
 
 # The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,18 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> WorkUnits | None:
-    return WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # one of several processes
-        put_long_ones_first(items)
-
-
 def pytest_collection_finish() -> None:
     """Excludes the collected tests from garbage collection, because they stay and there are thousands of them."""
+    gc.collect()
     gc.freeze()
 
 

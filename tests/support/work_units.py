@@ -1,32 +1,32 @@
-"""How `pytest --dist loadfile` divides the tests among its processes."""
+"""The tests that run in one process, one after the other."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
-from xdist.scheduler.loadscope import LoadScopeScheduling
 
-__all__ = ["WorkUnits", "put_long_ones_first"]
+__all__ = ["work_units"]
 
 _BROWSER = re.compile(r"(tests/acceptance/browser_client)/.*\[(chromium|firefox)\b")
 
 _LONG = (
-    "tests/integration/test_redis_attribution.py", "tests/integration/test_kafka.py",
-    "tests/integration/test_kafka_troubles.py", "tests/integration/test_parquet_troubles.py",
-    "tests/integration/test_parquet.py", "tests/integration/test_redis_cluster_attribution.py",
-    "tests/acceptance/test_packaging.py", "tests/acceptance/test_openapi.py",
+    "tests/acceptance/browser_client/",
+    "tests/acceptance/backend_clients/test_answers.py", "tests/acceptance/backend_clients/test_outages.py",
+    "tests/acceptance/test_dist.py", "tests/acceptance/test_placing.py", "tests/acceptance/test_upgrades.py",
+    "tests/integration/test_dead_letters.py", "tests/integration/test_iceberg_catalogues.py",
+    "tests/integration/test_kafka.py", "tests/integration/test_kafka_failures.py",
+    "tests/integration/test_parquet_troubles.py", "tests/integration/test_redis_cluster.py",
 )  # fmt: skip
-"""Files that take more than a minute, and would begin late. A process could have the last of them for itself."""
+"""Files that take about a minute, and would begin late. A process could have the last of them for itself."""
 
 
-def put_long_ones_first(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
-
-
-class WorkUnits(LoadScopeScheduling):  # type: ignore[misc]  # its package has no types
-    """The tests of a file run in one process. Those of the browser client with one browser do: it starts once."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        of_browser = _BROWSER.match(nodeid)
-        return "/".join(of_browser.groups()) if of_browser else nodeid.partition("::")[0]
+def work_units(tests: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
+    """The tests of each file, or of each browser for the browser client: it starts once. Long units come first."""
+    units: dict[str, list[pytest.Item]] = {}
+    for test in tests:
+        of_browser = _BROWSER.match(test.nodeid)
+        name = "/".join(of_browser.groups()) if of_browser else test.nodeid.partition("::")[0]
+        units.setdefault(name, []).append(test)
+    return [units[name] for name in sorted(units, key=lambda name: not name.startswith(_LONG))]
