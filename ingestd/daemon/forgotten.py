@@ -59,10 +59,12 @@ class Forgotten:
             return
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
             erasure = await last_erasure(partition.store.begin(times.now()))
+            # None: the mark has ended.
+            if self._known.setdefault(partition.name, erasure) != erasure and erasure is not None:
+                # The journal learns that another process has blanked records. Until then it reads some from memory.
+                await partition.journal.last()
+                self._known[partition.name] = erasure
+                group.person_forgotten()
+                for part in self._operators:
+                    part.forget()
             self._versions[partition.name] = version
-            if self._known.setdefault(partition.name, erasure) == erasure or erasure is None:  # None: it has ended
-                return
-            self._known[partition.name] = erasure
-            group.person_forgotten()
-            for part in self._operators:
-                part.forget()

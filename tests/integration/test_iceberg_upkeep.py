@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ingestd.plugins.sinks.iceberg.upkeep import Upkeep
 from ingestd.testing.sinks import make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Shop
+from tests.support.forked import with_libraries
 
 from .test_iceberg import DAY, NAMES, lake, of_every_table, rows_in, store
 
@@ -114,7 +115,7 @@ def _with_key(record: Record, chance: random.Random) -> bytes:
 
 
 def test_memory_has_a_bound_however_well_the_rows_compress(tmp_path: Path) -> None:
-    """The files have some megabytes, their rows 360."""
+    """The files have some megabytes, their rows 210. Without the bound, the program needs 640."""
     program = f"""
 import asyncio, pyarrow as pa
 from pathlib import Path
@@ -124,7 +125,7 @@ from tests.integration.test_iceberg import lake, store
 async def fill():
     sink = lake(Path({str(tmp_path)!r}), max_size="1GiB")
     await sink.open()
-    for begin in range(0, 24_000, 2_000):
+    for begin in range(0, 14_000, 2_000):
         records = make_records(2_000, data={{"title": "t" * 15_000}})
         await store(sink, [replace(each, position=begin + number) for number, each in enumerate(records, 1)])
     await sink.close()
@@ -285,6 +286,14 @@ async def _stored(folder: Path, records: list[Record]) -> None:
     await sink.close()
 
 
+@pytest.fixture
+def _libraries() -> Iterator[None]:
+    """For commands of lakes. Each would need a second of CPU time to import them."""
+    with with_libraries("ingestd.plugins.sinks.iceberg.upkeep", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"):
+        yield
+
+
+@pytest.mark.usefixtures("_libraries")
 def test_a_person_who_is_forgotten_is_in_no_file_any_more(tmp_path: Path) -> None:
     shop = Shop(tmp_path, {"sinks.tables": LAKE.format(tmp_path)})
     order = {"order_id": "o-1", "total": 50, "revenue": 40, "currency": "EUR"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha1
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ingestd.api import times
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.errors import DuplicateMessage, LeaseLost, Unavailable
 from ingestd.api.events import Record
@@ -25,7 +27,11 @@ from ingestd.api.journal import Append, Cursor, IdempotencyKey
 from ingestd.api.options import Size
 from ingestd.api.store import state_key
 from ingestd.config import JournalOptions
+from ingestd.consumers.erasures import note_erasure
 from ingestd.consumers.group import Consumers
+from ingestd.consumers.partitions import PartitionConsumers
+from ingestd.daemon.forgotten import Forgotten
+from ingestd.http.operators import OperatorsPart
 from ingestd.plugins.stores.cached_state import CachedState
 from ingestd.plugins.stores.recent_records import READ_BYTES
 from ingestd.plugins.stores.redis.backend import RedisBackend
@@ -383,6 +389,37 @@ async def test_no_bytes_of_a_blanked_record_are_left_in_the_stream(server: Redis
             pass
         assert (await backend.journal.extent()).bytes == 0
         assert client.keys(f"{daemons.prefix}journal:*:replaced*") == []
+
+
+async def test_a_daemon_that_learns_of_an_erasure_reads_no_blanked_record_from_its_memory(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of the erasure may come before the next heartbeat, which tells of changed records too."""
+    monkeypatch.setattr(TIMING, "redis_heartbeat", 60.0)
+    monkeypatch.setattr(TIMING, "erasures", 0.02)
+    forgot: list[str] = []
+
+    class Page(OperatorsPart):
+        def forget(self) -> None:
+            forgot.append("all")
+
+    async with Daemons(server, tmp_path) as daemons:
+        daemon, command = await daemons.open(), await daemons.open()
+        await append(daemon, [Record("event", 1, b'{"anonymousId":"ada"}')])
+        (record,) = await daemon.journal.read(0, 10)
+        await command.journal.replace([(record, b'{"anonymousId":null}')])
+        consumers = PartitionConsumers(daemon.partitions, [], died=print)
+        following = asyncio.create_task(Forgotten(daemon.partitions, consumers, [Page()]).follow())
+        for number in count():  # the first mark that it sees may be one of before its start
+            state = command.store.begin(times.now())
+            await note_erasure(state, str(number))
+            await command.store.commit(state)
+            await asyncio.sleep(0.02)
+            if forgot:
+                break
+        (record,) = await daemon.journal.read(0, 10)
+        await cancel({following})
+        assert record.body == b'{"anonymousId":null}'
 
 
 async def test_only_the_first_of_simultaneous_claims_succeeds(server: RedisServer, tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ _CLONE_PARENT = 0x8000  # the new process is a child of our parent
 _SEPARATE = (
     "ingestd.testing", "ingestd.__main__", "ingestd.plugins.sinks.parquet", "ingestd.plugins.sinks.iceberg",
 )  # fmt: skip
-"""pyarrow starts threads."""
+"""pyarrow needs the environment of `LIBRARIES`, and half a second."""
+LIBRARIES = "INGESTD_TESTS_LIBRARIES"
+"""The variable with further modules that the fork server imports."""
 _MOST = 100_000
 _STARTED_WITH = os.environ.get("PYTHONPATH", "")
 
@@ -72,6 +74,8 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(ingestd.__path__, "ingestd."):
         if not module.name.startswith(_SEPARATE):
             importlib.import_module(module.name)
+    for name in os.environ.get(LIBRARIES, "").split():
+        importlib.import_module(name)
 
 
 def _look_at_all() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from .fork_server import CLONE
+from .fork_server import CLONE, LIBRARIES
 
-__all__ = ["INGESTD", "QUICK_REDIS", "Command", "fork_servers", "run", "short_times"]
+__all__ = ["INGESTD", "QUICK_REDIS", "Command", "fork_servers", "run", "short_times", "with_libraries"]
 
 INGESTD = str(Path(sys.executable).with_name("ingestd"))
 _SERVER = Path(__file__).with_name("fork_server.py")
@@ -32,6 +32,8 @@ _DEARER_THAN = 2  # real starts
 _KNOWN = {"ingestd", "sitecustomize", "usercustomize"}
 _times: dict[str, float] = {}
 """Times of `Timing` that forked processes have instead of the usual ones."""
+_libraries: dict[str, str] = {}
+"""The variables of a fork server that imports further modules."""
 _PLAIN = (True, None, None, None, -1, False, -1)
 """The defaults of `Popen`: signals restored; no group, groups, user, umask, session or process group."""
 
@@ -50,6 +52,21 @@ def short_times(**seconds: float) -> Iterator[None]:
     finally:
         _times.clear()
         _times.update(before)
+
+
+@contextmanager
+def with_libraries(*modules: str) -> Iterator[None]:
+    """Processes that are started meanwhile have these modules, which take longer to import than all of ingestd.
+
+    A fork would lose the threads that numpy and pyarrow start when they are imported.
+    """
+    assert not _libraries
+    no_threads = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    _libraries.update(no_threads, **{LIBRARIES: " ".join(modules)})
+    try:
+        yield
+    finally:
+        _libraries.clear()
 
 
 class _Server:
@@ -97,8 +114,8 @@ class _Starts:
 
     def server(self, environment: Mapping[str, str]) -> _Server | None:
         self._count += 1
-        if self._server is None and (self._count > _DEARER_THAN or _times):
-            self._server = _Server(environment)
+        if self._server is None and (self._count > _DEARER_THAN or _times or _libraries):
+            self._server = _Server({**environment, **_libraries})
         return self._server
 
     @property
@@ -160,7 +177,8 @@ def _fork(
     path = kept.get("PYTHONPATH", "")
     later = {"PYTHONPATH"} if path and not _replaces_modules(path) else set()
     at_start = {name: value for name, value in kept.items() if name not in later}
-    key = frozenset((name, value) for name, value in at_start.items() if name.startswith(_AT_START))
+    counting = {name: value for name, value in at_start.items() if name.startswith(_AT_START)}
+    key = frozenset({**counting, **_libraries}.items())
     with _lock:
         starts = _starts.pop(key) if key in _starts else _Starts()
         _starts[key] = starts
