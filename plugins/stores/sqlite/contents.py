@@ -29,7 +29,7 @@ class SqliteContents(Contents):
 
     async def entries(self) -> AsyncIterator[Sequence[Entry]]:
         # Read the TTL log first: a write-back may move its entries to the rows during the walk.
-        logged = await self._database.logged_keys()
+        logged = dict.fromkeys((await self._database.log()).named())
         async for keys in self._keys("state"):
             yield await self._read([key for key in keys if key not in logged])
         rest = [*logged]
@@ -50,7 +50,7 @@ class SqliteContents(Contents):
         return [entry for entry in found if entry is not None]
 
     async def all_keys(self) -> AsyncIterator[Sequence[str]]:
-        yield [*await self._database.logged_keys()]
+        yield (await self._database.log()).named()
         for table in ("state", "member"):
             async for keys in self._keys(table):
                 yield keys
