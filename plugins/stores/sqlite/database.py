@@ -51,7 +51,7 @@ class Database:
 
     async def own(self) -> Commits:
         """Become the owner of the file, whose connections must be open. Raises `sqlite3.Error`."""
-        writer = self.connections.writer
+        writer = self.connections.change.connection
         # Entries cached by an earlier opening of this object may be outdated.
         self.renewals = await writer.submit(_read_log)
         self.presence = BloomFilter(self.connections, self.renewals)
@@ -98,7 +98,8 @@ class Database:
     async def _commit(self, state: CachedState, records: Sequence[Record], cursor: Cursor | None) -> int:
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
-        self.connections.check()
+        if not self.is_guest:
+            raise Unavailable("The store is closed.")
         if cursor is not None:
             raise CommandError("only the daemon can consume the journal")
         if records or state.written:
