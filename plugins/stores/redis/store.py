@@ -68,8 +68,11 @@ class RedisStore(Store):
         self._database = database
         self._journal = journal
         self._reporting = asyncio.Lock()
-        self._beaten: Hashable = None
-        """What the last beat told of changes; None on a single Redis, where a look costs little."""
+        self.beaten: Hashable = None
+        """What the last beat told: equal as long as nothing has changed but for new records.
+
+        None on a single Redis, where a look costs little.
+        """
         self.clock_jump = 0
         """Milliseconds by which the server's clock has jumped ahead, until that is reported as a loss."""
 
@@ -96,13 +99,9 @@ class RedisStore(Store):
 
     @property
     def version(self) -> Hashable:
-        if self._beaten is None or self._database.link.problem is not None or self.clock_jump:
+        if self.beaten is None or self._database.link.problem is not None or self.clock_jump:
             return None
-        return self._beaten, self._journal.known
-
-    def beaten(self, changes: Hashable) -> None:
-        """Note what a beat tells: it is equal as long as nothing has changed but for new records."""
-        self._beaten = changes
+        return self.beaten, self._journal.known
 
     async def fence(self, placement: int) -> None:
         if not await self._database.link.ask("fence", 0, placement):
