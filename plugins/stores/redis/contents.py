@@ -58,9 +58,7 @@ class RedisContents(Contents):
 
     async def _names(self) -> AsyncIterator[list[str]]:
         """The names of all entries in pages; a name may come twice."""
-        prefix = self._database.prefix
-        async for found in self._database.keys(prefix):
-            names = [raw.decode()[len(prefix) :] for raw in found]
+        async for names in self._database.names(""):
             yield [name for name in names if _NAME.fullmatch(name)]
 
     async def all_keys(self) -> AsyncIterator[Sequence[str]]:

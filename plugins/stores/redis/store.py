@@ -121,18 +121,19 @@ class RedisStore(Store):
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         for beginning in kinds_of(kind):
-            async for entry in self._scan(f"{self._database.prefix}{beginning}:"):
+            async for entry in self._scan(f"{beginning}:"):
                 yield entry
 
     async def _scan(self, beginning: str) -> AsyncIterator[tuple[str, str]]:
-        seen: set[bytes] = set()
-        async for keys in self._database.keys(beginning):
-            new = [key for key in keys if key not in seen]
+        seen: set[str] = set()
+        async for names in self._database.names(beginning):
+            new = [name for name in names if name not in seen]
             seen.update(new)
-            (values,) = await self._database.pipeline(("MGET", *new)) if new else ([],)
-            for key, value in zip(new, values, strict=True):
+            keys = [f"{self._database.prefix}{name}" for name in new]
+            (values,) = await self._database.pipeline(("MGET", *keys)) if new else ([],)
+            for name, value in zip(new, values, strict=True):
                 if value is not None:
-                    yield key.decode()[len(self._database.prefix) :], value.decode().partition("|")[2]
+                    yield name, value.decode().partition("|")[2]
 
     async def size(self) -> StoreSize:
         """`used` includes other data in the same Redis. On a cluster, it is the share of the keys."""
@@ -140,9 +141,7 @@ class RedisStore(Store):
         return await self._database.size(fields)
 
     async def set_ends(self, kind: str, end: Callable[[str], int]) -> None:
-        prefix = self._database.prefix
-        async for found in self._database.keys(f"{prefix}{kind}:"):
-            keys = [raw.decode()[len(prefix) :] for raw in found]
+        async for keys in self._database.names(f"{kind}:"):
             ends = [(key, end(key)) for key in keys if _DIGEST.fullmatch(key.partition(":")[2])]
             for first in range(0, len(ends), _AT_ONCE):
                 some = ends[first : first + _AT_ONCE]
