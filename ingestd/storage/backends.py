@@ -56,7 +56,8 @@ class Backends:
                 )
             self._all.append(apart)
             self._places.append(config.place("journal.url"))
-            self.partitions = [self._split(backend, apart)]
+            journal = SplitJournal(apart.journal, apart.store, backend.store)
+            self.partitions = [Partition("", backend.store, journal, self.problem)]
             if backend.is_shared:
                 self.ownership = Ownership(backend.store, apart.store)
         self.placements = Placements(len(self.partitions))
@@ -64,10 +65,6 @@ class Backends:
             self.store = self.partitions[0].store
         else:
             self.store = PartitionedStore(self.partitions, self.placements)
-
-    def _split(self, backend: Backend, apart: Backend) -> Partition:
-        journal = SplitJournal(apart.journal, apart.store, backend.store)
-        return Partition("", backend.store, journal, self.problem)
 
     def of_tenant(self, tenant: str) -> Partition:
         """The partition of a tenant."""

@@ -23,6 +23,7 @@ __all__ = [
     "make_entry",
     "not_renewed",
     "set_key",
+    "stored_entry",
 ]
 
 Change = tuple[int, int | None, int | None]
@@ -244,6 +245,17 @@ def make_entry(key: str, row: tuple[Any, Any, Any] | None) -> KeyState:
     if not is_set(key):
         return KeyState(key) if row is None else KeyState(key, *row)
     return SetEntry(key) if row is None else SetEntry(key, row[1])
+
+
+def stored_entry(row: Row) -> contents.Entry | None:
+    """The content of a row that was read, as `Contents` gives it; None for a row without content."""
+    entry = make_entry(row[0], row[1:])
+    if entry.absent:
+        return None
+    if isinstance(entry, SetEntry):
+        return contents.Entry(key_of(entry.key), members=entry.members, expires=entry.expires)
+    fields = dict(entry.fields.items()) if entry.fields else None
+    return contents.Entry(entry.key, entry.value, fields, expires=entry.expires)
 
 
 def cache_keys(entries: Iterable[contents.Entry]) -> list[str]:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.backend import Backend
+from ingestd.api.contents import Entry
 from ingestd.api.store import Field
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.servers import make_pool
@@ -149,6 +150,21 @@ async def test_on_sqlite_fields_of_an_earlier_version_are_read_and_moved_at_thei
     other.close()
     await check_earlier(open_backend)
     assert rows(path) == {}
+
+
+async def test_on_sqlite_fields_of_an_earlier_version_are_copied_with_their_end(tmp_path: Path) -> None:
+    path = tmp_path / "ingestd.db"
+    async with opened(SqliteBackend(path, cache=100, busy_timeout=1.0)) as backend:
+        assert backend.contents is not None
+        other = sqlite3.connect(path)
+        other.execute("INSERT INTO state (key, fields) VALUES ('kind:key', ?)", (json.dumps(EARLIER),))
+        other.commit()
+        other.close()
+        await backend.store.set_ends("kind", lambda key: 1000)
+        fields = {name: Field(*field) for name, field in EARLIER.items()}
+        assert [each async for some in backend.contents.entries() for each in some] == [
+            Entry("kind:key", fields=fields, expires=1000)
+        ]
 
 
 async def test_on_redis_fields_of_an_earlier_version_are_read_and_bounded(server: RedisServer) -> None:

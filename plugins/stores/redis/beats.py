@@ -117,9 +117,8 @@ class PartitionBeat:
         name, former = self.database.name, self._report
         self._report = DaemonReport(name, os.getpid(), socket.gethostname(), wanted)
         changed = "" if former in (None, self._report) else str(former)
-        held = self._journal.held
         asked = [
-            "beat", 0, str(self._report), changed, round(life * 1000), held, name, self._journal.lease,
+            "beat", 0, str(self._report), changed, round(life * 1000), [*self._journal.held], name, self._journal.lease,
             None if running is None else [*running], round(silence * 1000),
         ]  # fmt: skip
         link = self.database.link
@@ -145,7 +144,7 @@ class PartitionBeat:
         self._store.clock_jump += self._clock.jump(clock, before.monotonic)
         self.reports, self.was_missing = frozenset(reports), is_new
         if self._sharing is not None:
-            self._store.beaten((link.store_id, link.connected_at, version, changes))
+            self._store.beaten = link.store_id, link.connected_at, version, changes
             self._sharing.learn(reports)
         known = before.position if link.address == before.address else 0
         self._journal.beaten(known, last, version, piece, lost)

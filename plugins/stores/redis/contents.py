@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from ingestd.api import times
 from ingestd.api.contents import Contents, Entry
 from ingestd.api.errors import CommandError
-from ingestd.api.store import Field
 
-from ..entry import cache_keys
+from ..entry import cache_keys, set_key, stored_entry
 from .database import Database
-from .state import ANY_PLACEMENT, pairs
+from .state import ANY_PLACEMENT, loaded_row
 
 __all__ = ["RedisContents"]
 
@@ -59,9 +58,7 @@ class RedisContents(Contents):
 
     async def _names(self) -> AsyncIterator[list[str]]:
         """The names of all entries in pages; a name may come twice."""
-        prefix = self._database.prefix
-        async for found in self._database.keys(prefix):
-            names = [raw.decode()[len(prefix) :] for raw in found]
+        async for names in self._database.names(""):
             yield [name for name in names if _NAME.fullmatch(name)]
 
     async def all_keys(self) -> AsyncIterator[Sequence[str]]:
@@ -124,21 +121,11 @@ def _entry_of(name: str, found: Any) -> Entry | None:
         return None
     key = _key(name)
     if isinstance(found, str):
-        expires, _, value = found.partition("|")
-        return Entry(key, value, expires=int(expires) if expires else None)
+        return stored_entry(loaded_row(key, found))
     kind, flat, *end_of_fields = found
     if kind == "hash":
-        fields = {field: Field(int(at), value) for field, at, value in _fields(flat)}
-        return Entry(key, fields=fields, expires=end_of_fields[0] or None)
-    members = {member: int(float(at)) for member, at in pairs(flat)}
-    end = members.pop("", None)
-    return Entry(key, members=members, expires=end and -end) if members else None
-
-
-def _fields(flat: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    for name, raw in pairs(flat):
-        at, _, value = raw.partition("|")
-        yield name, at, value
+        return stored_entry(loaded_row(key, [*filter(None, end_of_fields), *flat]))
+    return stored_entry(loaded_row(set_key(key), flat))
 
 
 def _write_of(entry: Entry) -> tuple[Any, ...]:

@@ -133,8 +133,12 @@ class Database:
         share = counts[1] / max(counts[0], 1) if counts else 1
         return StoreSize(round(used * share), fields, capacity, max(capacity - memory.get("used_memory", 0), 0))
 
-    async def keys(self, beginning: str) -> AsyncIterator[list[bytes]]:
-        """All keys that begin so, in pages; a key may come twice. Raises `Unavailable`."""
+    async def names(self, beginning: str) -> AsyncIterator[list[str]]:
+        """All keys that begin so after the prefix, without it, in pages; one may come twice. Raises `Unavailable`."""
+        async for keys in self._keys(self.prefix + beginning):
+            yield [key.decode()[len(self.prefix) :] for key in keys]
+
+    async def _keys(self, beginning: str) -> AsyncIterator[list[bytes]]:
         if self.slot is not None:
             # A scan would go through the keys of all slots of the node.
             (count,) = await self.pipeline(("CLUSTER", "COUNTKEYSINSLOT", self.slot))

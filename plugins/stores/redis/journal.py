@@ -41,7 +41,7 @@ class RedisJournal(Journal):
         """With `sharing`, a daemon acquires its cursors only, and gives up those of others."""
         self._database = database
         self._sharing = sharing
-        self._known = 0
+        self.known = 0
         """The newest position this daemon knows."""
         self._followed = 0
         """The newest position at the last look for records of other daemons."""
@@ -64,7 +64,7 @@ class RedisJournal(Journal):
         """Connect time of the tail's connection. A later connection may lead to another server."""
         self._version = 0
         """The version of the journal at the last look. Each replacement of bodies makes a new version."""
-        self._held: dict[str, int] = {}
+        self.held: dict[str, int] = {}
         """Cursors that this daemon holds: their last known positions, by name."""
         self._starts: dict[str, Start] = {}
         """Start of each cursor that this daemon has asked for, by name."""
@@ -105,7 +105,7 @@ class RedisJournal(Journal):
                 self._appended(records, answer[2], answer[3], store_id)
 
         try:
-            operation = ("commit", state.now, [*map(packed, records)], self._known, self._move(cursor), *log, placement)
+            operation = ("commit", state.now, [*map(packed, records)], self.known, self._move(cursor), *log, placement)
             # Noted before the answers to later operations, because the tail takes records in their order only.
             answer = await link.ask(*operation, first=note)
             if (failure := failure_of(answer)) is not None:
@@ -115,12 +115,12 @@ class RedisJournal(Journal):
             raise
         if answer[0] == "not holder":
             assert cursor is not None
-            self._held.pop(cursor.name, None)
-            self._known, self._replicated = 0, self._passed_before()
+            self.held.pop(cursor.name, None)
+            self.known, self._replicated = 0, self._passed_before()
             self._tail.forget()  # a failover may have lost these records
             raise _passed()
         if cursor is not None:
-            self._held[cursor.name] = cursor.position
+            self.held[cursor.name] = cursor.position
         transaction.committed()
         transaction.go_on()
         return int(answer[1])
@@ -129,7 +129,7 @@ class RedisJournal(Journal):
         """The move of a cursor, as batch.lua takes it."""
         if cursor is None:
             return None
-        before = self._held.get(cursor.name, cursor.position)
+        before = self.held.get(cursor.name, cursor.position)
         move = {
             "name": cursor.name, "position": cursor.position, "fence": cursor.fence, "before": before,
             "lease": self.lease,
@@ -208,7 +208,7 @@ class RedisJournal(Journal):
         unlearned = self._unlearned
         while True:
             if cursor is not None:
-                if cursor.name not in self._held:
+                if cursor.name not in self.held:
                     raise _passed()
                 if self._sharing is not None and self._sharing.passes(cursor.name):
                     await self._release([cursor.name])
@@ -232,7 +232,7 @@ class RedisJournal(Journal):
         def learn(answer: Any, error: Exception | None) -> None:
             if error is None:
                 last, version, self._newest_piece = answer
-                if last < self._known:
+                if last < self.known:
                     self._unlearn(last)
                 self._learn(last, version)
 
@@ -258,7 +258,7 @@ class RedisJournal(Journal):
                 got = await self._database.link.ask("acquire_cursor", 0, name, start == "beginning", holder, lease)
                 if got:
                     position, fence = got
-                    self._held[name] = position
+                    self.held[name] = position
                     self._replicated = max(self._replicated, position)
                     return Cursor(name, position, fence)
                 await asyncio.sleep(TIMING.redis_cursor)
@@ -270,16 +270,16 @@ class RedisJournal(Journal):
     async def release(self, cursor: Cursor) -> None:
         if self._sharing is not None:
             self._sharing.forgo(cursor.name)
-        if cursor.name in self._held:
+        if cursor.name in self.held:
             await self._release([cursor.name])
 
     async def release_all(self) -> None:
-        if self._held:
-            await self._release([*self._held])
+        if self.held:
+            await self._release([*self.held])
 
     async def _release(self, names: Sequence[str]) -> None:
         for name in names:
-            del self._held[name]
+            del self.held[name]
         await self._database.link.ask("release", 0, names, self._database.name)
 
     async def cursors(self) -> Sequence[Cursor]:
@@ -308,11 +308,6 @@ class RedisJournal(Journal):
         rest = 0.0 if self._sharing is None else self._sharing.rest
         return round((TIMING.redis_lease + rest) * 1000)
 
-    @property
-    def held(self) -> list[str]:
-        """The names of the cursors that this daemon holds."""
-        return [*self._held]
-
     def beaten(self, known: int, last: int, version: int, piece: int, lost: Sequence[str]) -> None:
         """Note the answer to a beat: the journal's end, and the cursors that this daemon has lost.
 
@@ -323,11 +318,11 @@ class RedisJournal(Journal):
             self._lose(name)
         if last < known:
             self._unlearn(last)
-        if last >= self._known:
+        if last >= self.known:
             self._newest_piece = piece
         self._learn(last, version)
         sharing = self._sharing
-        if sharing is not None and any(map(sharing.passes, self._held)):
+        if sharing is not None and any(map(sharing.passes, self.held)):
             self._wake()
 
     async def follow(self) -> None:
@@ -336,7 +331,7 @@ class RedisJournal(Journal):
         await every("redis_follow", self._follow, pause=pause)
 
     async def _follow(self) -> float | None:
-        known, self._followed = self._followed, self._known
+        known, self._followed = self._followed, self.known
         if self._followed > known:  # answers to this daemon's appends have told of all records
             self._was_busy = True
             return None
@@ -344,10 +339,11 @@ class RedisJournal(Journal):
             if self._was_busy:  # the newest piece may be another
                 self._was_busy = False
                 await self.last()
-            newest = [self._key(f"journal:{number}") for number in (self._newest_piece, self._newest_piece + 1)]
-            if await self._database.block(newest, self._known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
+            pieces = self._newest_piece, self._newest_piece + 1
+            newest = [f"{self._database.prefix}journal:{number}" for number in pieces]
+            if await self._database.block(newest, self.known, _BLOCK if self._sharing is None else _BLOCK_SHARED):
                 await self.last()
-                self._followed = self._known
+                self._followed = self.known
         except (RedisError, OSError, Unavailable, TimeoutError) as error:
             _log.debug("following the journal: %s", error)
             return TIMING.redis_cursor
@@ -357,8 +353,8 @@ class RedisJournal(Journal):
         if version != self._version:
             self._version = version
             self._tail.forget()
-        grows = last > self._known
-        self._known = max(self._known, last)
+        grows = last > self.known
+        self.known = max(self.known, last)
         if self._database.link.is_replicated and last > self._replicated:
             self._replicated, grows = last, True
         if grows:
@@ -366,30 +362,25 @@ class RedisJournal(Journal):
 
     def _unlearn(self, last: int) -> None:
         """A failover has lost the journal's end: wake all waiting consumers, so that they notice."""
-        self._known, self._replicated = last, min(last, self._passed_before())
+        self.known, self._replicated = last, min(last, self._passed_before())
         self._unlearned += 1
         self._tail.forget()
         self._pieces.clear()
         self._wake()
 
     @property
-    def known(self) -> int:
-        """The newest position this daemon knows."""
-        return self._known
-
-    @property
     def unreplicated(self) -> int:
         """The number of records that too few replicas have, as far as this daemon knows. Consumers wait for those."""
-        return max(0, self._known - self._readable)
+        return max(0, self.known - self._readable)
 
     @property
     def _readable(self) -> int:
         """The newest position that consumers may read."""
-        return self._replicated if self._database.link.limits_consumers else self._known
+        return self._replicated if self._database.link.limits_consumers else self.known
 
     def _passed_before(self) -> int:
         """The position up to which a consumer of this daemon is done with records: a replay may read them again."""
-        return max(self._held.values(), default=0)
+        return max(self.held.values(), default=0)
 
     @property
     def needed_cursors(self) -> list[tuple[str, bool]]:
@@ -398,17 +389,14 @@ class RedisJournal(Journal):
 
     def begin_anew(self, last: int, version: int) -> None:
         """Continue with another journal, or with an older state of this one."""
-        for name in [*self._held]:
+        for name in [*self.held]:
             self._lose(name)
         self._unlearn(last)
         self._version = version
 
     def _lose(self, name: str) -> None:
-        self._held.pop(name, None)
+        self.held.pop(name, None)
         self._wake()
-
-    def _key(self, name: str) -> str:
-        return self._database.prefix + name
 
 
 def _passed() -> LeaseLost:

@@ -148,7 +148,7 @@ class CheckedState(Transaction):
         """Replace an entry by a copy, which this transaction can change."""
         entry = await self.look(key)
         if key not in self._before:
-            self._before[key] = _content(entry, self.now)
+            self._before[key] = [] if self._has_expired(entry) else _content(entry)
             copy = type(entry)(key)
             copy.restore(entry.saved())
             self._replace(copy)
@@ -207,12 +207,16 @@ class CheckedState(Transaction):
 
     async def fields(self, key: str) -> dict[str, Field]:
         found = await super().fields(key)
-        if key not in self._before:
-            self._contents.append(("fields", _flat(found), key))
-        elif (before := self._before[key]) is not None:
-            self._contents.append(("fields", before, key))
-            self._before[key] = None
+        self._has_read(key, "fields", _flat(found), key)
         return found
+
+    def _has_read(self, cache_key: str, kind: str, content: list[Any], key: str, *bounds: int | None) -> None:
+        """Have the commit check what was read, or the content of before this transaction has changed it."""
+        if cache_key not in self._before:
+            self._contents.append((kind, content, key, *bounds))
+        elif (before := self._before[cache_key]) is not None:
+            self._contents.append((kind, before, key))
+            self._before[cache_key] = None
 
     async def push(
         self,
@@ -235,26 +239,16 @@ class CheckedState(Transaction):
         await super().pull(key, members)
 
     async def window(self, key: str, since: int | None = None, until: int | None = None) -> list[tuple[str, int]]:
-        found, name = await super().window(key, since, until), set_key(key)
-        if name not in self._before:
-            self._contents.append(("window", [each for pair in found for each in pair], key, since, until))
-        elif (before := self._before[name]) is not None:
-            self._contents.append(("window", before, key))
-            self._before[name] = None
+        found = await super().window(key, since, until)
+        self._has_read(set_key(key), "window", [each for pair in found for each in pair], key, since, until)
         return found
 
 
-def _content(entry: KeyState, now: int) -> list[Any]:
+def _content(entry: KeyState) -> list[Any]:
     """The fields or members of an entry, as batch.lua compares them."""
     if isinstance(entry, SetEntry):
-        if _has_ended(entry, now):
-            return []
         return [each for pair in entry.members.items() for each in pair]
-    return [] if entry.fields is None or _has_ended(entry, now) else _flat(entry.fields)
-
-
-def _has_ended(entry: KeyState, now: int) -> bool:
-    return entry.expires is not None and entry.expires < now
+    return [] if entry.fields is None else _flat(entry.fields)
 
 
 def _flat(fields: Mapping[str, Field] | Fields) -> list[str]:

@@ -68,8 +68,11 @@ class RedisStore(Store):
         self._database = database
         self._journal = journal
         self._reporting = asyncio.Lock()
-        self._beaten: Hashable = None
-        """What the last beat told of changes; None on a single Redis, where a look costs little."""
+        self.beaten: Hashable = None
+        """What the last beat told: equal as long as nothing has changed but for new records.
+
+        None on a single Redis, where a look costs little.
+        """
         self.clock_jump = 0
         """Milliseconds by which the server's clock has jumped ahead, until that is reported as a loss."""
 
@@ -96,13 +99,9 @@ class RedisStore(Store):
 
     @property
     def version(self) -> Hashable:
-        if self._beaten is None or self._database.link.problem is not None or self.clock_jump:
+        if self.beaten is None or self._database.link.problem is not None or self.clock_jump:
             return None
-        return self._beaten, self._journal.known
-
-    def beaten(self, changes: Hashable) -> None:
-        """Note what a beat tells: it is equal as long as nothing has changed but for new records."""
-        self._beaten = changes
+        return self.beaten, self._journal.known
 
     async def fence(self, placement: int) -> None:
         if not await self._database.link.ask("fence", 0, placement):
@@ -122,18 +121,19 @@ class RedisStore(Store):
 
     async def scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         for beginning in kinds_of(kind):
-            async for entry in self._scan(f"{self._database.prefix}{beginning}:"):
+            async for entry in self._scan(f"{beginning}:"):
                 yield entry
 
     async def _scan(self, beginning: str) -> AsyncIterator[tuple[str, str]]:
-        seen: set[bytes] = set()
-        async for keys in self._database.keys(beginning):
-            new = [key for key in keys if key not in seen]
+        seen: set[str] = set()
+        async for names in self._database.names(beginning):
+            new = [name for name in names if name not in seen]
             seen.update(new)
-            (values,) = await self._database.pipeline(("MGET", *new)) if new else ([],)
-            for key, value in zip(new, values, strict=True):
+            keys = [f"{self._database.prefix}{name}" for name in new]
+            (values,) = await self._database.pipeline(("MGET", *keys)) if new else ([],)
+            for name, value in zip(new, values, strict=True):
                 if value is not None:
-                    yield key.decode()[len(self._database.prefix) :], value.decode().partition("|")[2]
+                    yield name, value.decode().partition("|")[2]
 
     async def size(self) -> StoreSize:
         """`used` includes other data in the same Redis. On a cluster, it is the share of the keys."""
@@ -141,9 +141,7 @@ class RedisStore(Store):
         return await self._database.size(fields)
 
     async def set_ends(self, kind: str, end: Callable[[str], int]) -> None:
-        prefix = self._database.prefix
-        async for found in self._database.keys(f"{prefix}{kind}:"):
-            keys = [raw.decode()[len(prefix) :] for raw in found]
+        async for keys in self._database.names(f"{kind}:"):
             ends = [(key, end(key)) for key in keys if _DIGEST.fullmatch(key.partition(":")[2])]
             for first in range(0, len(ends), _AT_ONCE):
                 some = ends[first : first + _AT_ONCE]

@@ -3,12 +3,6 @@
 
 -- The journal: outlines, trimming, and replaced bodies.
 
-local function field_of(entry, name)
-  for index = 1, #entry, 2 do
-    if entry[index] == name then return entry[index + 1] end
-  end
-end
-
 -- The position, time and size of records.
 local function outlines(piece, after, limit)
   local found = records_after(piece, after, limit)
@@ -84,9 +78,9 @@ local function set_neighbours_aside(piece, position, bytes, command, bound)
     if bytes >= NODE_BYTES then return end
     local entry = redis.call(command, piece.key, '(' .. position .. '-0', bound, 'COUNT', 1)[1]
     if not entry then return end
-    local body = field_of(entry[2], 'b')
-    position, bytes = string.match(entry[1], '^%d+'), bytes + #body
-    set_aside(piece, position, field_of(entry[2], 't'), tonumber(field_of(entry[2], 'a')), body)
+    local fields = entry[2] -- in the order of `records_after`
+    position, bytes = string.match(entry[1], '^%d+'), bytes + #fields[6]
+    set_aside(piece, position, fields[2], tonumber(fields[4]), fields[6])
   end
 end
 

@@ -105,7 +105,7 @@ class SqliteBackend(Backend):
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         while not self.database.is_guest:
             try:
-                await self.database.connections.reader.submit(check_version, self.path, current=True)
+                await self.database.connections.read.connection.submit(check_version, self.path, current=True)
                 self.database.is_guest = self.store.may_conflict = True
             except Unavailable:
                 if asyncio.get_running_loop().time() > deadline:

@@ -12,14 +12,15 @@ from ingestd.api.contents import Contents, Entry
 from ingestd.api.errors import CommandError
 
 from ..cached_state import CachedState
-from ..entry import cache_keys
+from ..entry import cache_keys, set_key, stored_entry
 from .commits import Commits
 from .database import Database
-from .entries import read_entries, select_keys
 
 __all__ = ["SqliteContents"]
 
 _PAGE = 1000  # entries read at a time
+
+_decode_keys = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteContents(Contents):
@@ -28,40 +29,37 @@ class SqliteContents(Contents):
 
     async def entries(self) -> AsyncIterator[Sequence[Entry]]:
         # Read the TTL log first: a write-back may move its entries to the rows during the walk.
-        logged = await self._database.logged_keys()
+        logged = dict.fromkeys((await self._database.log()).named())
         async for keys in self._keys("state"):
-            some = await self._read([key for key in keys if key not in logged])
-            yield [entry for entry in some if entry.members is None]
+            yield await self._read([key for key in keys if key not in logged])
         rest = [*logged]
         for start in range(0, len(rest), _PAGE):
-            some = await self._read(rest[start : start + _PAGE])
-            yield [entry for entry in some if entry.members is None]
+            yield await self._read(rest[start : start + _PAGE])
         async for keys in self._keys("member"):
-            yield [entry for entry in await self._read(keys) if entry.members is not None]
+            yield await self._read([*map(set_key, keys)])
 
     async def _keys(self, table: str) -> AsyncIterator[list[str]]:
         after = ""
-        while keys := await self._database.connections.read(select_keys, table, after, _PAGE):
+        while keys := await self._database.connections.read(_select_keys, table, after):
             after = keys[-1]
             yield keys
 
     async def _read(self, keys: Sequence[str]) -> list[Entry]:
-        # Read the TTL log first here too.
-        renewals = self._database.renewals.of(keys) if self._database.commits is not None else None
-        return await self._database.connections.read(read_entries, keys, renewals)
+        """The entries with some keys of the cache, in any order."""
+        found = map(stored_entry, await self._database.read_rows(keys))
+        return [entry for entry in found if entry is not None]
 
     async def all_keys(self) -> AsyncIterator[Sequence[str]]:
-        yield [*await self._database.logged_keys()]
+        yield (await self._database.log()).named()
         for table in ("state", "member"):
             async for keys in self._keys(table):
                 yield keys
 
     async def find(self, entries: Sequence[Entry]) -> Sequence[Entry | None]:
-        found: dict[str, Entry] = {}
-        for entry in await self._read([entry.key for entry in entries]):
-            other = found.get(entry.key)
-            found[entry.key] = entry if other is None else _both(other, entry)
-        return [found.get(entry.key) for entry in entries]
+        keys = [entry.key for entry in entries]
+        states = {entry.key: entry for entry in await self._read(keys)}
+        sets = {entry.key: entry for entry in await self._read([*map(set_key, keys)])}
+        return [_both(states.get(key), sets.get(key)) for key in keys]
 
     async def replace(self, entries: Sequence[Entry]) -> None:
         state = self._begin()
@@ -100,8 +98,17 @@ class SqliteContents(Contents):
         return commits
 
 
-def _both(state: Entry, members: Entry) -> Entry:
-    """What a key has that should have only one of both. It equals no other entry, so a copy replaces it."""
+def _select_keys(connection: sqlite3.Connection, table: str, after: str) -> list[str]:
+    """The next keys of a table, in order, each once."""
+    query = f"SELECT DISTINCT key FROM {table} WHERE key > ? ORDER BY key LIMIT ?"  # noqa: S608 - two tables
+    (text,) = connection.execute(f"SELECT json_group_array(key) FROM ({query})", (after, _PAGE)).fetchone()  # noqa: S608 - constant
+    return _decode_keys(text)
+
+
+def _both(state: Entry | None, members: Entry | None) -> Entry | None:
+    """What a key has. If it has both, which it should not, the entry equals no other one, so a copy replaces it."""
+    if state is None or members is None:
+        return state or members
     return msgspec.structs.replace(state, members=members.members)
 
 

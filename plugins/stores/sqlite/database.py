@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,9 +51,9 @@ class Database:
 
     async def own(self) -> Commits:
         """Become the owner of the file, whose connections must be open. Raises `sqlite3.Error`."""
-        writer = self.connections.writer
+        writer = self.connections.change.connection
         # Entries cached by an earlier opening of this object may be outdated.
-        self.renewals = TtlLog(*await writer.submit(read_log))
+        self.renewals = await writer.submit(_read_log)
         self.presence = BloomFilter(self.connections, self.renewals)
         self.entries = Entries(
             self._cache,
@@ -82,11 +82,8 @@ class Database:
         await self.connections.close()
         self.commits = None
 
-    def begin_as_guest(self, now: int, *, event: bool) -> GuestState:
-        return self.guest_commits.begin(now) if event else self._visit(now)
-
-    def _visit(self, now: int) -> GuestState:
-        # A command's transaction sees the file as it is now. Entries of earlier transactions may be outdated.
+    def visit(self, now: int) -> GuestState:
+        """A command's transaction: it sees the file as it is now. Entries of earlier transactions may be outdated."""
         return GuestState(self._new_entries(), now)
 
     def _new_entries(self) -> Entries:
@@ -101,7 +98,8 @@ class Database:
     async def _commit(self, state: CachedState, records: Sequence[Record], cursor: Cursor | None) -> int:
         if self.commits is not None:
             return await self.commits.commit(state, records, cursor)
-        self.connections.check()
+        if not self.is_guest:
+            raise Unavailable("The store is closed.")
         if cursor is not None:
             raise CommandError("only the daemon can consume the journal")
         if records or state.written:
@@ -114,24 +112,16 @@ class Database:
         if self.commits is None:
             if not replacements:
                 return 0
-            return await submit(self.connections, [self._visit(times.now())], (), replacements)
+            return await submit(self.connections, [self.visit(times.now())], (), replacements)
         self.commits.tail.forget()
         counts: list[int] = []
         await self.commits.commit(also=lambda connection, _: counts.append(replace_bodies(connection, replacements)))
         self.cleaner.records_blanked()
         return counts[-1]
 
-    async def renewals_of(self, kind: str) -> Mapping[str, str]:
-        """Keys and values of a kind in the TTL log. Raises `Unavailable`."""
-        if self.commits is not None:
-            return self.renewals.of_kind(kind)
-        return await self.connections.read(_read_kind, kind)
-
-    async def logged_keys(self) -> Collection[str]:
-        """The keys in the TTL log, each once. Raises `Unavailable`."""
-        if self.commits is not None:
-            return dict.fromkeys(self.renewals.named())
-        return await self.connections.read(_read_logged_keys)
+    async def log(self) -> TtlLog:
+        """The TTL log. Raises `Unavailable`."""
+        return self.renewals if self.commits is not None else await self.connections.read(_read_log)
 
     async def read_rows(self, keys: Sequence[str]) -> list[Row]:
         """The durable rows of some keys. Raises `Unavailable`."""
@@ -151,12 +141,8 @@ def _read_renewed(
     if renewals is not None:
         return renewed(read_rows(connection, keys), renewals)
     with snapshot(connection):
-        return renewed(read_rows(connection, keys), TtlLog(*read_log(connection)).of(keys))
+        return renewed(read_rows(connection, keys), _read_log(connection).of(keys))
 
 
-def _read_logged_keys(connection: sqlite3.Connection) -> Collection[str]:
-    return dict.fromkeys(TtlLog(*read_log(connection)).named())
-
-
-def _read_kind(connection: sqlite3.Connection, kind: str) -> dict[str, str]:
-    return TtlLog(*read_log(connection)).of_kind(kind)
+def _read_log(connection: sqlite3.Connection) -> TtlLog:
+    return TtlLog(*read_log(connection))

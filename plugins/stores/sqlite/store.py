@@ -32,7 +32,7 @@ class SqliteStore(Store):
         database = self._database
         database.clock = max(database.clock, now)
         if database.commits is None:
-            return database.begin_as_guest(now, event=event)
+            return database.guest_commits.begin(now) if event else database.visit(now)
         return CachedState(database.entries, now)
 
     async def commit(self, state: State) -> None:
@@ -50,7 +50,7 @@ class SqliteStore(Store):
 
     async def _scan(self, kind: str) -> AsyncIterator[tuple[str, str]]:
         # Read the TTL log first: a write-back may move its entries to the rows during the scan.
-        renewals = await self._database.renewals_of(kind)
+        renewals = (await self._database.log()).of_kind(kind)
         after = f"{kind}:"
         while page := await self._database.connections.read(read_values, kind, after, _SCANNED):
             for entry in page:

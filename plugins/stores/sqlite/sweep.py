@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..entry import set_key
 from .commits import Commits
@@ -57,7 +59,7 @@ class Sweeper:
         values = [key for key in values if key not in self._database.renewals]
         some = [values, *(others[first : first + FIELDS] for first in range(0, len(others), FIELDS))]
         for expired in filter(None, some):
-            await self._commits.commit(also=partial(_remove, expired, before))
+            await self._commits.commit(also=partial(_remove, "state", "key", expired, before))
             self._database.entries.forget(expired)
         return bool(values or others)
 
@@ -68,7 +70,8 @@ class Sweeper:
             _read_expired_members, self._after_member, before
         )
         if expired:
-            await self._commits.commit(also=partial(_remove_members, [number for number, _ in expired], before))
+            numbers = [number for number, _ in expired]
+            await self._commits.commit(also=partial(_remove, "member", "number", numbers, before))
             self._database.entries.forget({set_key(key) for _, key in expired})
         return bool(expired)
 
@@ -85,13 +88,6 @@ def _read_expired_members(
     return (last if count == ROWS else None), json.loads(expired)
 
 
-def _remove_members(numbers: list[int], before: int, connection: sqlite3.Connection, _: int) -> None:
-    connection.execute(
-        f"DELETE FROM member WHERE number IN ({', '.join('?' * len(numbers))}) AND expires < ?",  # noqa: S608 - only marks
-        [*numbers, before],
-    )
-
-
 def _read_expired(connection: sqlite3.Connection, after: str, before: int) -> tuple[str | None, list[str], list[str]]:
     """The last key of the next rows (None after the last row), and the expired keys: of values, and of fields."""
     count, last, values, fields = connection.execute(
@@ -103,9 +99,9 @@ def _read_expired(connection: sqlite3.Connection, after: str, before: int) -> tu
     return (last if count == ROWS else None), json.loads(values), json.loads(fields)
 
 
-def _remove(keys: list[str], before: int, connection: sqlite3.Connection, _: int) -> None:
-    # A key that was renewed meanwhile has not expired, so the statement checks again.
+def _remove(table: str, column: str, names: Sequence[Any], before: int, connection: sqlite3.Connection, _: int) -> None:
+    # A row that was renewed meanwhile has not expired, so the statement checks again.
     connection.execute(
-        f"DELETE FROM state WHERE key IN ({', '.join('?' * len(keys))}) AND expires < ?",  # noqa: S608 - only marks
-        [*keys, before],
+        f"DELETE FROM {table} WHERE {column} IN ({', '.join('?' * len(names))}) AND expires < ?",  # noqa: S608 - only marks
+        [*names, before],
     )

@@ -21,10 +21,7 @@ from ingestd.support.durable_files import sync
 
 from .connection import MIGRATIONS, check_version
 
-__all__ = ["KEPT", "kept_file", "prepare", "upgrade"]
-
-KEPT = ".before-upgrade"
-"""What the copy of a file has behind its name."""
+__all__ = ["kept_file", "prepare", "upgrade"]
 
 _ROOM = 64 << 20
 """Bytes that must stay free beside the copy, for the upgrade itself and the events of the first minutes."""
@@ -34,7 +31,7 @@ _log = logging.getLogger("ingestd.sqlite")
 
 def kept_file(path: Path) -> Path:
     """Where the copy of before the last upgrade is. The next upgrade replaces it."""
-    return path.with_name(path.name + KEPT)
+    return path.with_name(path.name + ".before-upgrade")
 
 
 def prepare(connection: sqlite3.Connection, path: Path, *, serving: bool) -> None:
