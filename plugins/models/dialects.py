@@ -101,8 +101,9 @@ class Dialect:
         """The element of an array by its index from 0."""
         return self._piece("element", array=array, index=index)
 
-    def text(self, value: str) -> str:
-        return self._piece("text", value=value)
+    def text(self, value: str, *names: str) -> str:
+        """The text, or that of the member to which the names lead."""
+        return self._piece("text", value=self.path(value, *names))
 
     def decimal(self, value: str) -> str:
         return self._piece("decimal", value=value)
