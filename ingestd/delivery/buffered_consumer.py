@@ -9,7 +9,6 @@ from ingestd.api.consumer import NextAction, Step
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.api.options import Options
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 
@@ -46,12 +45,11 @@ class BufferedSinkConsumer(SinkConsumer):
         self,
         sink: Sink,
         options: SinkOptions,
-        own_options: Options | None = None,
         transform: RecordTransform | None = None,
         *,
         partition: str = "",
     ) -> None:
-        super().__init__(sink, options, own_options, transform, partition=partition)
+        super().__init__(sink, options, transform, partition=partition)
         self._buffer = Buffered()
         self._sink_buffer = SinkBuffer(sink, self._timeout)
         add, through = self._sink_buffer.add, self._sink_buffer.write_through
@@ -78,7 +76,7 @@ class BufferedSinkConsumer(SinkConsumer):
     def for_partition(self, name: str) -> BufferedSinkConsumer:
         """The consumer of a partition. It has a separate sink, because it alone knows what is in its buffer."""
         sink = type(self.sink)(self.sink.name, self.sink.options)
-        made = BufferedSinkConsumer(sink, self.options, self.made_of[2], self._transform, partition=name)
+        made = BufferedSinkConsumer(sink, self.options, self.transform, partition=name)
         made.only_commands = self.only_commands
         return made
 
