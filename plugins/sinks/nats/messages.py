@@ -1,12 +1,12 @@
-"""Messages to publish: their subjects, and the split of a batch into parts that are in flight together."""
+"""Messages to publish, and their subjects."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Message", "Subject", "parts"]
+__all__ = ["Message", "Subject"]
 
 _PLACEHOLDER = re.compile(r"\{(type|tenant|key)\}")
 _UNSAFE = re.compile(r"[\s.*>$\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -47,9 +47,6 @@ class Subject:
         return len(ours) == len(theirs)
 
 
-_IN_FLIGHT = 16 << 20  # bytes published before they are acknowledged: the server must hold them
-
-
 class Message(NamedTuple):
     subject: str
     body: bytes
@@ -60,14 +57,3 @@ class Message(NamedTuple):
         """The size in bytes as the server counts it."""
         lines = [f"{name}: {value}\r\n" for name, value in (self.headers or {}).items()]
         return len("".join(["NATS/1.0\r\n", *lines, "\r\n"]).encode()) + len(self.body)
-
-
-def parts(messages: Sequence[Message]) -> Iterator[tuple[int, Sequence[Message]]]:
-    """Parts of the messages that may be in flight together, each with the index of its first message."""
-    start, size = 0, 0
-    for index, message in enumerate(messages):
-        if size and size + message.size > _IN_FLIGHT:
-            yield start, messages[start:index]
-            start, size = index, 0
-        size += message.size
-    yield start, messages[start:]
