@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api import times
-from ingestd.support.durable_files import sync
+from ingestd.support.durable_files import make_folders, sync
 
 from .rotated_files import RotatedFiles
 
@@ -60,7 +60,7 @@ class LineFile:
         if self._fd is not None and self._is_in_place(self._fd):
             return self._fd
         self.close()
-        _make_folder(self._path.parent)
+        make_folders(self._path.parent)
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             self._own(fd)
@@ -150,14 +150,6 @@ class LineFile:
 
     def _is_old(self) -> bool:
         return self._rotate_every is not None and self._now() - self._begun >= self._rotate_every
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, each durably."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync(folder.parent)
 
 
 def _cut_torn_line(fd: int) -> None:

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 
-class Server:
-    """Errors name the host only. User and password are sent in a header, never in the URL of a request."""
+class Server(HttpServer):
+    """User and password are sent in a header, never in the URL of a request."""
 
     def __init__(self, options: ClickHouseOptions, path: str) -> None:
-        self._server = HttpServer(options.url, options.ca_file, path, "https://clickhouse.example:8443")
-        parts, self.host = self._server.parts, self._server.host
-        if parts.query or parts.fragment:
+        super().__init__(options.url, options.ca_file, path, "https://clickhouse.example:8443")
+        if self.parts.query or self.parts.fragment:
             raise ConfigError(f"{path}.url: takes no parameters; database, table, user and password are options")
-        self._url = parts._replace(netloc=self.host, path=parts.path or "/").geturl()
+        self._url = self.parts._replace(netloc=self.host, path=self.parts.path or "/").geturl()
         user: str | None = options.user
         password: str | None = options.password
-        if self._server.user is not None:
+        if self.user is not None:
             if user is not None or password is not None:
                 raise ConfigError(f"{path}.user: give user and password either in the url or as options")
-            user, password = self._server.user, self._server.password
+            user, password = self.user, self.password
         elif password is not None and user is None:
             user = "default"
         self._headers = {} if user is None else {"Authorization": basic(user, password or "")}
@@ -57,7 +56,7 @@ class Server:
             raise failure(self.host, 200, None, text)
 
     async def _post(self, parameters: Mapping[str, str], lines: AsyncIterator[bytes] | None = None) -> bytes:
-        answer = await self._server.ask(
+        answer = await self.ask(
             f"{self._url}?{urlencode(parameters)}",
             {**self._headers, "Content-Type": "application/octet-stream"},
             # In chunks, because some versions take a request with a length that is cut off between two rows for a whole

@@ -22,20 +22,19 @@ _TIMEOUT = 10.0
 _MOST_TEXT = 300
 
 
-class Registry:
+class Registry(HttpServer):
     """Raises `ConfigError` for options that can never work, and `SinkRetry` for a registry that does not answer."""
 
     def __init__(self, options: KafkaOptions, path: str) -> None:
         url = str(options.schema_registry)
         ca_file = options.ca_file if url.lower().startswith("https:") else None  # otherwise it is for the brokers only
-        self._server = HttpServer(url, ca_file, path, "https://registry.example:8081", "schema_registry")
-        parts, self._host = self._server.parts, self._server.host
-        if parts.query or parts.fragment:
+        super().__init__(url, ca_file, path, "https://registry.example:8081", "schema_registry")
+        if self.parts.query or self.parts.fragment:
             raise ConfigError(f"{path}.schema_registry: takes no parameters")
-        self._url = parts._replace(netloc=self._host, path=parts.path.rstrip("/")).geturl()
+        self._url = self.parts._replace(netloc=self.host, path=self.parts.path.rstrip("/")).geturl()
         self._headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        if self._server.user is not None:
-            self._headers["Authorization"] = basic(self._server.user, self._server.password)
+        if self.user is not None:
+            self._headers["Authorization"] = basic(self.user, self.password)
         self.schemas: Mapping[str, Mapping[str, Any]] = {}
         """The schema of each event key."""
         self._ids: dict[Subject, bytes] = {}
@@ -58,20 +57,18 @@ class Registry:
             path = f"/subjects/{quote(subject.name, safe='')}/versions"
             answer = await self._ask(path, msgspec.json.encode(body), f" for {subject.name}")
             if not isinstance(answer, dict) or type(answer.get("id")) is not int:
-                raise SinkRetry(f"the schema registry {self._host} gives no id for {subject.name}")
+                raise SinkRetry(f"the schema registry {self.host} gives no id for {subject.name}")
             self._ids[subject] = b"%d" % answer["id"]
 
     async def check(self) -> None:
         types = await self._ask("/schemas/types")
         if not isinstance(types, list) or "JSON" not in types:
-            raise SinkRetry(f"the schema registry {self._host} takes no JSON Schemas")
+            raise SinkRetry(f"the schema registry {self.host} takes no JSON Schemas")
 
     async def _ask(self, path: str, body: bytes | None = None, about: str = "") -> Any:
         method = "GET" if body is None else "POST"
         try:
-            answer = await self._server.ask(
-                f"{self._url}{path}", self._headers, method=method, seconds=_TIMEOUT, body=body
-            )
+            answer = await self.ask(f"{self._url}{path}", self._headers, method=method, seconds=_TIMEOUT, body=body)
         except (SinkRetry, SinkFailure) as error:
             raise SinkRetry(f"the schema registry: {error}") from None
         try:
@@ -81,7 +78,7 @@ class Registry:
         if answer.status != 200:
             message = found.get("message", "") if isinstance(found, dict) else ""
             told = f": {printable(str(message))[:_MOST_TEXT]}" if message else ""
-            raise SinkRetry(f"the schema registry {self._host} answers {answer.status}{about}{told}")
+            raise SinkRetry(f"the schema registry {self.host} answers {answer.status}{about}{told}")
         return found
 
 

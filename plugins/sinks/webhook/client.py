@@ -33,13 +33,12 @@ _LEAST_HIDDEN = 4  # a shorter value such as 1 or on is no secret, and hiding it
 _MOST_READ, _MOST_TEXT = 4096, 200  # bytes of an answer, and characters that a message has of it
 
 
-class Target:
-    """The receiver. Its errors name the host only, because the rest of the URL may be secret."""
+class Target(HttpServer):
+    """The receiver."""
 
     def __init__(self, options: WebhookOptions, path: str) -> None:
-        self.server = HttpServer(options.url, options.ca_file, path, "https://crm.example/in")
-        parts, user, password = self.server.parts, self.server.user, self.server.password
-        self.host = self.server.host
+        super().__init__(options.url, options.ca_file, path, "https://crm.example/in")
+        parts, user, password = self.parts, self.user, self.password
         self._url = parts._replace(netloc=self.host, fragment="").geturl()
         self._headers = _checked_headers(options.headers, f"{path}.headers")
         hidden = [*self._headers.values(), *(each.rpartition(" ")[2] for each in self._headers.values())]  # Bearer …
@@ -55,7 +54,7 @@ class Target:
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> Reply:
         """The answer to this body with these headers and the configured ones."""
-        return await self.server.ask(
+        return await self.ask(
             self._url,
             {**self._headers, **headers},
             most_text=_MOST_READ,
