@@ -20,10 +20,9 @@ from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
 from ..columns import parts
-from .client import Connection
-from .messages import Message, Subject
+from .client import Connection, Message
 from .servers import Servers
-from .stream import Stream
+from .stream import Stream, Subject
 
 __all__ = ["NatsOptions", "NatsSink", "register_sinks"]
 
