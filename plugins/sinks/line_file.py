@@ -52,10 +52,7 @@ class LineFile:
         self._begun = 0
         """The time at which its first line was written, or that line's record received."""
 
-    def open(self) -> None:
-        self._open()
-
-    def _open(self) -> int:
+    def open(self) -> int:
         """The descriptor. It is a new file if the open one is no longer at the path."""
         if self._fd is not None and self._is_in_place(self._fd):
             return self._fd
@@ -77,13 +74,13 @@ class LineFile:
 
     def append(self, lines: bytes) -> bool:
         """Write the lines durably. Returns whether the file was rotated first."""
-        fd = self._open()
+        fd = self.open()
         size = os.fstat(fd).st_size
         rotate = size > 0 and (size + len(lines) > self._max_size or self._is_old())
         if rotate:
             self._let_go(fd, 0, size)
             self._rotated.add()
-            fd, size = self._open(), 0
+            fd, size = self.open(), 0
         if not size:
             self._begun = self._now()
         rest = memoryview(lines)
