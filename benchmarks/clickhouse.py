@@ -27,7 +27,7 @@ from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
-from ingestd.plugins.sinks.clickhouse.rows import lines_of, read
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, row_of
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
 from .attribution import record
@@ -54,7 +54,8 @@ async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> li
     await sink.open()
     bodies = []
     for start in range(0, len(records), AT_ONCE):
-        lines = lines_of([*map(read, records[start : start + AT_ONCE])], await sink._current_layout())
+        layout = await sink._current_layout()
+        lines = lines_of([row_of(each, layout) for each in records[start : start + AT_ONCE]])
         bodies.append(b"".join([some async for some in lines]))
     return bodies
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
-from ingestd.plugins.sinks.clickhouse.rows import lines_of, read
+from ingestd.plugins.sinks.clickhouse.rows import lines_of, row_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
 from tests.support.stored_bytes import all_processed, read_records, stored_bytes
 
@@ -225,7 +225,7 @@ def measure(server: Server, folder: Path, key: str, way: Way) -> Row:
 
 def _sent(records: Sequence[Record]) -> int:
     async def size() -> int:
-        return sum([len(lines) async for lines in lines_of([*map(read, records)], _LAYOUT)])
+        return sum([len(lines) async for lines in lines_of([row_of(each, _LAYOUT) for each in records])])
 
     return asyncio.run(size())
 

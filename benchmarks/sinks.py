@@ -87,9 +87,9 @@ def plain_append(folder: Path, records: Sequence[Record]) -> float:
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
+    from ingestd.plugins.sinks.columns import read
     from ingestd.plugins.sinks.iceberg.buffer import RowBuffer
     from ingestd.plugins.sinks.iceberg.columns import columns_of_events
-    from ingestd.plugins.sinks.parquet.rows import read
 
     maker = RowBuffer(columns_of_events(complete_schemas(None), {}))
     catalog = SqlCatalog(
@@ -137,7 +137,8 @@ def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
     """Seconds in which pyarrow makes a table of these records, and in which it writes the table to the disk."""
     import pyarrow.parquet as pq
 
-    from ingestd.plugins.sinks.parquet.rows import make_table, read
+    from ingestd.plugins.sinks.columns import read
+    from ingestd.plugins.sinks.parquet.rows import make_table
 
     begun = time.perf_counter()
     table = make_table([read(each) for each in records], records)

@@ -52,7 +52,8 @@ def make_sink_consumer(
     transform = make_transform(options.transform, transforms, config.place(f"{path}.transform"))
     if (
         before is not None
-        and before.made_of == (sink_class, options, own_options, transform)
+        and (type(before.sink), before.options, before.sink.options) == (sink_class, options, own_options)
+        and before.transform == transform
         and not (before.sink.needs_schemas and before.sink.schemas != _schemas(config))
     ):
         return before
@@ -69,7 +70,7 @@ def make_sink_consumer(
     if sink.needs_schemas:
         sink.schemas = _schemas(config)
     consumer_class = BufferedSinkConsumer if sink.buffering else SinkConsumer
-    return consumer_class(sink, options, own_options, transform)
+    return consumer_class(sink, options, transform)
 
 
 def _schemas(config: Config) -> Mapping[str, Mapping[str, Any]]:

@@ -9,12 +9,11 @@ from ingestd.api.consumer import NextAction, Step
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.api.options import Options
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
 
 from .batch_plan import BATCH_PLAN, BatchPlan
-from .batch_writer import BatchWriter, LetterWriter
+from .batch_writer import LetterWriter
 from .dead_letters import DeadLetter
 from .operator_commands import Discard, Replay
 from .options import SinkOptions
@@ -46,20 +45,16 @@ class BufferedSinkConsumer(SinkConsumer):
         self,
         sink: Sink,
         options: SinkOptions,
-        own_options: Options | None = None,
         transform: RecordTransform | None = None,
         *,
         partition: str = "",
     ) -> None:
-        super().__init__(sink, options, own_options, transform, partition=partition)
+        super().__init__(sink, options, transform, partition=partition)
         self._buffer = Buffered()
         self._sink_buffer = SinkBuffer(sink, self._timeout)
-        add, through = self._sink_buffer.add, self._sink_buffer.write_through
-        self._filling = self._writer = self._make_writer(write=add)
-        self._writing_through = self._make_writer(write=through)
-        self._replay_writer = self._make_writer(in_turn=False, write=add)
-        self._replaying_through = self._make_writer(in_turn=False, write=through)
-        self._letter_writer = self._make_writer(LetterWriter, in_turn=False, write=through)
+        self._writer = self._make_writer(write=self._sink_buffer.write)
+        self._replay_writer = self._make_writer(in_turn=False, write=self._sink_buffer.write)
+        self._letter_writer = self._make_writer(LetterWriter, in_turn=False, write=self._sink_buffer.write_through)
         self._attempts = options.retry.attempts
         self._failures = 0
         """The number of failed flushes in a row that may be the fault of a record."""
@@ -78,13 +73,9 @@ class BufferedSinkConsumer(SinkConsumer):
     def for_partition(self, name: str) -> BufferedSinkConsumer:
         """The consumer of a partition. It has a separate sink, because it alone knows what is in its buffer."""
         sink = type(self.sink)(self.sink.name, self.sink.options)
-        made = BufferedSinkConsumer(sink, self.options, self.made_of[2], self._transform, partition=name)
+        made = BufferedSinkConsumer(sink, self.options, self.transform, partition=name)
         made.only_commands = self.only_commands
         return made
-
-    @property
-    def _writers(self) -> tuple[BatchWriter, ...]:
-        return self._filling, self._writing_through, self._replay_writer, self._replaying_through, self._letter_writer
 
     def wants_more(self, records: Sequence[Record]) -> bool:
         return False
@@ -129,7 +120,7 @@ class BufferedSinkConsumer(SinkConsumer):
     async def _process(self, records: Sequence[Record], step: Step) -> None:
         self._comes_more = len(records) == self.max_records
         is_through = self._buffer.last is None and records[0].position <= self._through
-        self._writer = self._writing_through if is_through else self._filling
+        self._sink_buffer.flushes_each = is_through
         some = records if is_through else self._within_plan(records)
         result = await self._write(some)
         if is_through or (self._buffer.last is None and not result.delivered):
@@ -199,7 +190,7 @@ class BufferedSinkConsumer(SinkConsumer):
         self._failures = 0
         self._through = position
         self._plan = None
-        self._filling.forget()
+        self._writer.forget()
         self._evidence.forget()  # none of these records was durable, so each is new to the sink
         self._buffer = Buffered()
         self._sink_buffer.discard()
@@ -207,10 +198,14 @@ class BufferedSinkConsumer(SinkConsumer):
     async def _replay(
         self, command: Replay, step: Step, progress: Progress, journal: Journal, position: int
     ) -> Sequence[DeadLetter]:
-        """Do as much of a replay as the buffer holds, and flush it."""
+        """Do as much of a replay as the buffer holds, and flush it. After failures, each batch is flushed alone."""
         began = progress.at
-        if began < self._replay_through:
-            return await self._replay_through_buffer(command, step, progress, journal, position)
+        self._sink_buffer.flushes_each = began < self._replay_through
+        if self._sink_buffer.flushes_each:
+            some = await super()._replay(command, step, progress, journal, position)
+            if progress.command == command.number:
+                self._replay_through = 0
+            return some
         await self._sink_buffer.prepare()
         letters: list[DeadLetter] = []
         replayed, until = progress.replayed, time.monotonic() + _REPLAY_PART
@@ -237,17 +232,4 @@ class BufferedSinkConsumer(SinkConsumer):
             raise
         self._replay_failures = 0
         self._sink_buffer.forget()
-        return letters
-
-    async def _replay_through_buffer(
-        self, command: Replay, step: Step, progress: Progress, journal: Journal, position: int
-    ) -> Sequence[DeadLetter]:
-        """Do a part of a replay, and flush each batch alone."""
-        filling, self._replay_writer = self._replay_writer, self._replaying_through
-        try:
-            letters = await super()._replay(command, step, progress, journal, position)
-        finally:
-            self._replay_writer = filling
-        if progress.command == command.number:
-            self._replay_through = 0
         return letters

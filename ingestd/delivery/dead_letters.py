@@ -151,14 +151,9 @@ async def read_letters(
     asked: Sequence[int] = range(after + 1, last + 1)
     if numbers is not None:
         asked = sorted({number for number in numbers if after < number <= last})
-    start, most = 0, _FIRST
-    while start < len(asked):
-        page = asked[start : start + most]
-        letters = await asyncio.gather(*(read_letter(state, sink, number) for number in page))
-        size = sum(letter.size for letter in letters if letter is not None)
-        start, most = start + len(page), min(_PAGE, max(1, _PAGE_BYTES * len(page) // max(size, 1)), 2 * most)
-        while letters:
-            letter = letters.pop(0)
+    async for page in _pages(state, sink, asked):
+        while page:
+            _, letter = page.pop(0)
             if letter is not None:
                 yield letter
 
@@ -169,21 +164,29 @@ async def newest_letters(state: State, sink: str, last: int, most: int) -> tuple
     The second value is the number below which a later call goes on, or None at the end.
     """
     found: list[DeadLetter] = []
-    number, size, page = last, 0, _FIRST
-    while number > 0 and len(found) < most and size < _PAGE_BYTES and last - number < _MOST_LOOKED_UP:
-        asked = range(number, max(0, number - page), -1)
-        letters = await asyncio.gather(*(read_letter(state, sink, each) for each in asked))
-        for each, letter in zip(asked, letters, strict=True):
-            if len(found) == most or size >= _PAGE_BYTES:
-                break
-            number = each - 1
+    size, below = 0, last + 1
+    async for page in _pages(state, sink, range(last, max(0, last - _MOST_LOOKED_UP), -1)):
+        for below, letter in page:
             if letter is not None:
                 found.append(letter)
                 size += letter.size
-        state.release(keys=[_key(sink, each) for each in asked])
-        seen = sum(letter.size for letter in letters if letter is not None)
-        page = min(_PAGE, max(1, _PAGE_BYTES * page // max(seen, 1)), 2 * page)
-    return found, number + 1 if number > 0 else None
+            if len(found) == most or size >= _PAGE_BYTES:
+                return found, below if below > 1 else None
+        state.release(keys=[_key(sink, number) for number, _ in page])
+    return found, below if below > 1 else None
+
+
+async def _pages(state: State, sink: str, asked: Sequence[int]) -> AsyncIterator[list[tuple[int, DeadLetter | None]]]:
+    """The letters with these numbers, a few together, and fewer if they are large. Only the caller keeps them."""
+    start, most = 0, _FIRST
+    while start < len(asked):
+        page = asked[start : start + most]
+        letters = await asyncio.gather(*(read_letter(state, sink, number) for number in page))
+        found = [*zip(page, letters, strict=True)]
+        size = sum(letter.size for letter in letters if letter is not None)
+        start, most = start + len(page), min(_PAGE, max(1, _PAGE_BYTES * len(page) // max(size, 1)), 2 * most)
+        del letters
+        yield found
 
 
 async def change_letter(state: State, sink: str, letter: DeadLetter, changed: DeadLetter) -> bool:

@@ -60,6 +60,8 @@ class SinkBuffer:
         self._sink = sink
         self._timeout = timeout
         self._is_known = True
+        self.flushes_each = False
+        """Whether `write` makes each batch durable, like a sink without a buffer."""
 
     def forget(self) -> None:
         """The sink was closed, so its buffer is empty."""
@@ -69,10 +71,13 @@ class SinkBuffer:
         """Empty the buffer before the next call."""
         self._is_known = False
 
-    async def add(self, batch: Sequence[Record]) -> None:
+    async def write(self, batch: Sequence[Record]) -> None:
         """Add a batch to the buffer."""
-        await self._empty_unknown()
-        await self._sink.write(batch)
+        if self.flushes_each:
+            await self.write_through(batch)
+        else:
+            await self._empty_unknown()
+            await self._sink.write(batch)
 
     async def prepare(self) -> None:
         """Empty the buffer if its content is unknown."""

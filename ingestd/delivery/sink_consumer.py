@@ -13,7 +13,6 @@ from ingestd.api.consumer import Consumer, NextAction, Step
 from ingestd.api.errors import LeaseLost, Unavailable, reason_of
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.api.options import Options
 from ingestd.api.record_batch import length_of
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
@@ -58,7 +57,6 @@ class SinkConsumer(Consumer):
         self,
         sink: Sink,
         options: SinkOptions,
-        own_options: Options | None = None,
         transform: RecordTransform | None = None,
         *,
         shared: SharedSink | None = None,
@@ -66,8 +64,6 @@ class SinkConsumer(Consumer):
     ) -> None:
         """`shared` is the sink as the consumers of other partitions have it."""
         self.name = PREFIX + sink.name
-        self.made_of = type(sink), options, own_options, transform
-        """The parts that two equal consumers have in common."""
         self.options = options
         self.start = options.start
         self.max_records = options.batch.max_events
@@ -90,7 +86,7 @@ class SinkConsumer(Consumer):
         """What the dead letters have of their records, in bytes, as far as this daemon knows."""
         self.last_reason: str | None = None
         """The reason of the newest dead letter, if that letter still exists."""
-        self._transform = transform
+        self.transform = transform
         self._shared = SharedSink(sink, float(options.timeout)) if shared is None else shared
         self._partition = partition
         self._timeout = float(options.timeout)
@@ -117,7 +113,7 @@ class SinkConsumer(Consumer):
     ) -> BatchWriter:
         return writer(
             self.sink, self.options, self._evidence,
-            in_turn=in_turn, transform=self._transform, write=write, shared=self._shared, partition=self._partition,
+            in_turn=in_turn, transform=self.transform, write=write, shared=self._shared, partition=self._partition,
         )  # fmt: skip
 
     @property
@@ -130,9 +126,7 @@ class SinkConsumer(Consumer):
 
     def for_partition(self, name: str) -> SinkConsumer:
         """The consumer of a partition. It shares the sink with the consumers of other partitions."""
-        made = SinkConsumer(
-            self.sink, self.options, self.made_of[2], self._transform, shared=self._shared, partition=name
-        )
+        made = SinkConsumer(self.sink, self.options, self.transform, shared=self._shared, partition=name)
         made.only_commands = self.only_commands
         return made
 

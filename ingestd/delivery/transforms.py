@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -116,22 +117,11 @@ class Transformed(NamedTuple):
     """Why the transform failed, by the index of the record."""
 
 
-class RecordTransform:
+class RecordTransform(NamedTuple):
     """Applies a transform to the records of a sink. Only the body of a record changes."""
 
-    def __init__(self, name: str, function: Transform, options: TransformOptions | None = None) -> None:
-        """`options` made the function. Without them a plugin did."""
-        self._name = name
-        self._function = function
-        self._made_of = function if options is None else options
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RecordTransform):
-            return NotImplemented
-        return (self._name, self._made_of) == (other._name, other._made_of)
-
-    def __hash__(self) -> int:
-        return hash(self._name)
+    name: str
+    function: Transform
 
     async def apply(self, batch: Sequence[Record]) -> Transformed:
         records: list[Record] = []
@@ -144,7 +134,7 @@ class RecordTransform:
             try:
                 body = self._new_body(record)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and the record is at fault
-                reasons[index] = f"the transform {self._name} failed: {reason_of(error)}"
+                reasons[index] = f"the transform {self.name} failed: {reason_of(error)}"
                 body = record.body
             if body is None:
                 left_out.add(index)
@@ -154,7 +144,7 @@ class RecordTransform:
     def _new_body(self, record: Record) -> bytes | None:
         value = record.decode()
         record_id = value.get("id")
-        changed = self._function(value)
+        changed = self.function(value)
         if changed is None:
             return None
         if not isinstance(changed, dict):
@@ -171,13 +161,25 @@ def make_transform(
     if given is None:
         return None
     if isinstance(given, TransformOptions):
-        return RecordTransform("of the configuration", _changes(given, place), given)
+        return RecordTransform("of the configuration", _changes(given, place))
     if given not in known:
         near = difflib.get_close_matches(given, known, n=1)
         names = f"registered: {', '.join(sorted(known))}" if known else "no plugin registers one"
         hint = f"did you mean {near[0]}?" if near else names
         raise ConfigError(f"{place}: there is no transform {given!r}; {hint}")
     return RecordTransform(given, known[given])
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """A transform of the configuration. Equal options make equal ones."""
+
+    options: TransformOptions
+    changes: MemberChanges = field(compare=False)
+
+    def __call__(self, record: dict[str, Any]) -> dict[str, Any]:
+        self.changes.apply(record)
+        return record
 
 
 def _changes(options: TransformOptions, place: str) -> Transform:
@@ -196,9 +198,4 @@ def _changes(options: TransformOptions, place: str) -> Transform:
         changes = MemberChanges(drop=options.drop, hash=options.hash, rename=names, secret=options.secret)
     except ValueError as error:
         raise ConfigError(f"{place}.{error}") from None
-
-    def change(record: dict[str, Any]) -> dict[str, Any]:
-        changes.apply(record)
-        return record
-
-    return change
+    return _Changes(options, changes)

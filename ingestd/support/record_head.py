@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import FieldInfo
 
 __all__ = ["RecordHead", "members_reader", "read_head"]
 
@@ -72,38 +74,46 @@ class _Order(msgspec.Struct, gc=False):
 def members_reader(kind: type[Members]) -> Callable[[bytes], Members]:
     """Returns a function that reads the members of a struct from a JSON object.
 
-    The function leaves out members that do not fit. It raises `msgspec.DecodeError` or `UnicodeDecodeError` for a text
-    that is no JSON, and `msgspec.ValidationError` if a required member is missing or does not fit.
+    The function leaves out members that do not fit, also those of structs in it. It raises `msgspec.DecodeError` or
+    `UnicodeDecodeError` for a text that is no JSON, and `msgspec.ValidationError` if a required member is missing or
+    does not fit.
     """
     decode = msgspec.json.Decoder(kind).decode
-    fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
 
     def read(body: bytes) -> Members:
         try:
             return decode(body)
         except msgspec.ValidationError:
-            pass
-        found: dict[str, Any] = {}
-        for name, raw in _members(body).items():
-            if name in fields:
-                with suppress(msgspec.ValidationError):
-                    found[fields[name].name] = _value(raw, fields[name].type)
-        missing = [name for name, each in fields.items() if each.required and each.name not in found]
-        if missing:
-            raise msgspec.ValidationError(f"the record has no {' and no '.join(missing)}")
-        return kind(**found)
+            return _read_what_fits(body, kind)
 
     return read
 
 
-def _members(body: bytes) -> dict[str, msgspec.Raw]:
+def _read_what_fits(body: bytes | msgspec.Raw, kind: type[Members]) -> Members:
+    found: dict[str, Any] = {}
+    fields = _fields_of(kind)
     try:
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:  # another value than an object
-        return {}
+        members = {}
+    for name, raw in members.items():
+        if name in fields:
+            with suppress(msgspec.ValidationError):
+                found[fields[name].name] = _value(raw, fields[name].type)
+    missing = [name for name, each in fields.items() if each.required and each.name not in found]
+    if missing:
+        raise msgspec.ValidationError(f"the record has no {' and no '.join(missing)}")
+    return kind(**found)
+
+
+@lru_cache(1000)
+def _fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
+    return {each.encode_name: each for each in msgspec.structs.fields(kind)}
 
 
 def _value(raw: msgspec.Raw, type_: Any) -> Any:
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return _read_what_fits(raw, type_)
     return raw if type_ is msgspec.Raw else msgspec.json.decode(raw, type=type_)
 
 

@@ -24,6 +24,9 @@ _TIME = "[Tt]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,30})?([Zz]|[+-]
 So does one of 130 characters in PostgreSQL."""
 
 
+_ROUNDED_SHARE = "round(round({amount}, 9) * round({weight}, 16), 9)"
+
+
 def text_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
@@ -34,6 +37,8 @@ class Dialect:
     name: ClassVar[str]
     quote: ClassVar[str] = '"'
     types: ClassVar[Mapping[Kind, str]]
+    pieces: ClassVar[Mapping[str, str]]
+    """What the engine has for the method of this name, with the names of its arguments in braces."""
     schema_word: ClassVar[str] = "SCHEMA"
     begin: ClassVar[Sequence[str]] = ("BEGIN",)
     end: ClassVar[Sequence[str]] = ("COMMIT",)
@@ -94,20 +99,22 @@ class Dialect:
 
     def element(self, array: str, index: str) -> str:
         """The element of an array by its index from 0."""
-        raise NotImplementedError
+        return self._piece("element", array=array, index=index)
 
-    def text(self, value: str) -> str:
-        raise NotImplementedError
+    def text(self, value: str, *names: str) -> str:
+        """The text, or that of the member to which the names lead."""
+        return self._piece("text", value=self.path(value, *names))
 
     def decimal(self, value: str) -> str:
-        raise NotImplementedError
+        return self._piece("decimal", value=value)
 
     def boolean(self, value: str) -> str:
-        raise NotImplementedError
+        return self._piece("boolean", value=value)
 
     def time(self, value: str) -> str:
         text = self.text(value)
-        return f"CASE WHEN {self.matches(text, _DATE + _TIME)} THEN {self.parsed_time(f'upper({text})')} END"
+        parsed = self._piece("parsed_time", text=f"upper({text})")
+        return f"CASE WHEN {self.matches(text, _DATE + _TIME)} THEN {parsed} END"
 
     def date(self, value: str) -> str:
         text = self.text(value)
@@ -116,52 +123,47 @@ class Dialect:
         )
 
     def matches(self, text: str, pattern: str) -> str:
-        raise NotImplementedError
-
-    def parsed_time(self, text: str) -> str:
-        return f"CAST({text} AS {self.types['time']})"
+        return self._piece("matches", text=text, pattern=pattern)
 
     def day(self, time: str) -> str:
         """The date in UTC."""
-        raise NotImplementedError
+        return self._piece("day", time=time)
 
     def seconds(self, since: str, until: str) -> str:
-        raise NotImplementedError
+        return self._piece("seconds", since=since, until=until)
 
     def rows(self, source: str, array: str) -> str:
         """The columns of the source, with `item` and `number` (from 1) for each element of an array."""
-        raise NotImplementedError
+        return self._piece("rows", source=source, array=array)
 
     def entries(self, source: str, value: str) -> str:
         """The columns of the source, with `name` and `item` for each member of an object."""
-        raise NotImplementedError
+        return self._piece("entries", source=source, value=value)
 
     def object_of(self, name: str, value: str) -> str:
         """The aggregate that makes an object."""
-        raise NotImplementedError
+        return self._piece("object_of", name=name, value=value)
 
     def array(self, text: str) -> str:
         """A constant in JSON."""
-        raise NotImplementedError
+        return self._piece("array", text=text_literal(text))
 
     def is_empty(self, array: str) -> str:
-        raise NotImplementedError
+        return self._piece("is_empty", array=array)
 
     def length(self, array: str) -> str:
-        raise NotImplementedError
+        return self._piece("length", array=array)
 
     def share(self, amount: str, weight: str) -> str:
         """The product to nine decimals. All engines have room for 10^12 with them."""
-        return f"round(round({amount}, 9) * round({weight}, 16), 9)"
+        return self._piece("share", amount=amount, weight=weight)
 
     def worth(self, price: str, quantity: str) -> str:
-        return f"CASE WHEN {self._size(price, quantity)} <= 1000000000000 THEN {self._times(price, quantity)} END"
+        """The product to six decimals of the quantity, if it is 10^12 at most."""
+        return self._piece("worth", price=price, quantity=quantity)
 
-    def _size(self, price: str, quantity: str) -> str:
-        return f"abs(CAST({price} AS DOUBLE PRECISION) * CAST({quantity} AS DOUBLE PRECISION))"
-
-    def _times(self, price: str, quantity: str) -> str:
-        return f"{price} * round({quantity}, 6)"
+    def _piece(self, method: str, /, **arguments: str) -> str:
+        return self.pieces[method].format(**arguments)
 
 
 class Postgres(Dialect):
@@ -170,60 +172,39 @@ class Postgres(Dialect):
         "text": "text", "decimal": "numeric", "integer": "bigint", "boolean": "boolean",
         "time": "timestamp with time zone", "date": "date", "day": "date", "json": "jsonb",
     }  # fmt: skip
+    pieces: ClassVar[Mapping[str, str]] = {
+        "element": "({array} -> CAST({index} AS integer))",
+        "text": "(CASE jsonb_typeof({value}) WHEN 'string' THEN {value} #>> '{{}}' END)",
+        "decimal": "(CASE jsonb_typeof({value}) WHEN 'number' THEN CAST({value} AS numeric) END)",
+        "boolean": "(CASE jsonb_typeof({value}) WHEN 'boolean' THEN CAST({value} AS boolean) END)",
+        "matches": "{text} ~ '^{pattern}$'",
+        "parsed_time": "CAST({text} AS timestamp with time zone)",
+        "day": "CAST({time} AT TIME ZONE 'UTC' AS date)",
+        "seconds": "CAST(floor(extract(epoch FROM {until} - {since})) AS bigint)",
+        "rows": (
+            "(SELECT s.*, e.item, e.number FROM {source} AS s CROSS JOIN LATERAL jsonb_array_elements("
+            "CASE jsonb_typeof({array}) WHEN 'array' THEN {array} ELSE '[]'::jsonb END"
+            ") WITH ORDINALITY AS e(item, number))"
+        ),
+        "entries": (
+            "(SELECT s.*, e.name, e.item FROM {source} AS s CROSS JOIN LATERAL jsonb_each("
+            "CASE jsonb_typeof({value}) WHEN 'object' THEN {value} ELSE '{{}}'::jsonb END) AS e(name, item))"
+        ),
+        "object_of": "jsonb_object_agg({name}, {value})",
+        "array": "{text}::jsonb",
+        "is_empty": "{array} = '[]'::jsonb",
+        "length": "CASE jsonb_typeof({array}) WHEN 'array' THEN jsonb_array_length({array}) ELSE 0 END",
+        "share": _ROUNDED_SHARE,
+        # A numeric such as 1e400 is no double, and the product of the largest ones no numeric.
+        "worth": (
+            "CASE WHEN CASE WHEN greatest(abs({price}), abs({quantity})) <= 1e30 THEN abs({price} * {quantity}) END"
+            " <= 1000000000000 THEN {price} * round({quantity}, 6) END"
+        ),
+    }
 
     def member(self, value: str, name: str) -> str:
         name = name.replace("\0", "\ufffd")  # as the sink writes it
         return f"({value} -> {text_literal(name)})"
-
-    def element(self, array: str, index: str) -> str:
-        return f"({array} -> CAST({index} AS integer))"
-
-    def text(self, value: str) -> str:
-        return f"(CASE jsonb_typeof({value}) WHEN 'string' THEN {value} #>> '{{}}' END)"
-
-    def decimal(self, value: str) -> str:
-        return f"(CASE jsonb_typeof({value}) WHEN 'number' THEN CAST({value} AS numeric) END)"
-
-    def boolean(self, value: str) -> str:
-        return f"(CASE jsonb_typeof({value}) WHEN 'boolean' THEN CAST({value} AS boolean) END)"
-
-    def _size(self, price: str, quantity: str) -> str:
-        # A numeric such as 1e400 is no double, and the product of the largest ones no numeric.
-        return f"CASE WHEN greatest(abs({price}), abs({quantity})) <= 1e30 THEN abs({price} * {quantity}) END"
-
-    def matches(self, text: str, pattern: str) -> str:
-        return f"{text} ~ '^{pattern}$'"
-
-    def day(self, time: str) -> str:
-        return f"CAST({time} AT TIME ZONE 'UTC' AS date)"
-
-    def seconds(self, since: str, until: str) -> str:
-        return f"CAST(floor(extract(epoch FROM {until} - {since})) AS bigint)"
-
-    def rows(self, source: str, array: str) -> str:
-        whole = f"CASE jsonb_typeof({array}) WHEN 'array' THEN {array} ELSE '[]'::jsonb END"
-        return (
-            f"(SELECT s.*, e.item, e.number FROM {source} AS s"
-            f" CROSS JOIN LATERAL jsonb_array_elements({whole}) WITH ORDINALITY AS e(item, number))"
-        )
-
-    def entries(self, source: str, value: str) -> str:
-        whole = f"CASE jsonb_typeof({value}) WHEN 'object' THEN {value} ELSE '{{}}'::jsonb END"
-        return (
-            f"(SELECT s.*, e.name, e.item FROM {source} AS s CROSS JOIN LATERAL jsonb_each({whole}) AS e(name, item))"
-        )
-
-    def object_of(self, name: str, value: str) -> str:
-        return f"jsonb_object_agg({name}, {value})"
-
-    def array(self, text: str) -> str:
-        return f"{text_literal(text)}::jsonb"
-
-    def is_empty(self, array: str) -> str:
-        return f"{array} = '[]'::jsonb"
-
-    def length(self, array: str) -> str:
-        return f"CASE jsonb_typeof({array}) WHEN 'array' THEN jsonb_array_length({array}) ELSE 0 END"
 
 
 class DuckDB(Dialect):
@@ -232,6 +213,36 @@ class DuckDB(Dialect):
         "text": "VARCHAR", "decimal": "DECIMAL(38,18)", "integer": "BIGINT", "boolean": "BOOLEAN",
         "time": "TIMESTAMP WITH TIME ZONE", "date": "DATE", "day": "DATE", "json": "JSON",
     }  # fmt: skip
+    pieces: ClassVar[Mapping[str, str]] = {
+        "element": "json_extract({array}, '/' || CAST(CAST({index} AS BIGINT) AS VARCHAR))",
+        "text": "(CASE json_type({value}) WHEN 'VARCHAR' THEN json_extract_string({value}, '$') END)",
+        "decimal": (
+            "(CASE WHEN json_type({value}) IN ('DOUBLE', 'BIGINT', 'UBIGINT')"
+            " THEN TRY_CAST(json_extract_string({value}, '$') AS DECIMAL(38,18)) END)"
+        ),
+        "boolean": "(CASE json_type({value}) WHEN 'BOOLEAN' THEN CAST({value} AS BOOLEAN) END)",
+        "matches": "regexp_full_match({text}, '{pattern}')",
+        "parsed_time": "CAST({text} AS TIMESTAMP WITH TIME ZONE)",
+        "day": "CAST({time} AT TIME ZONE 'UTC' AS DATE)",
+        "seconds": "date_sub('second', {since}, {until})",
+        "rows": (
+            "(SELECT * EXCLUDE (elements), unnest(elements) AS item, generate_subscripts(elements, 1) AS number"
+            " FROM (SELECT *, TRY_CAST({array} AS JSON[]) AS elements FROM {source}))"
+        ),
+        "entries": (
+            "(SELECT *, json_extract({value}, '/' || replace(replace(name, '~', '~0'), '/', '~1')) AS item"
+            " FROM (SELECT *, unnest(json_keys({value})) AS name FROM {source}))"
+        ),
+        "object_of": "json_group_object({name}, {value})",
+        "array": "CAST({text} AS JSON)",
+        "is_empty": "CAST({array} AS VARCHAR) = '[]'",
+        "length": "coalesce(json_array_length({array}), 0)",
+        "share": "CAST(CAST({amount} AS DECIMAL(38,9)) * CAST({weight} AS DECIMAL(38,16)) AS DECIMAL(38,9))",
+        "worth": (
+            "CASE WHEN abs(CAST({price} AS DOUBLE PRECISION) * CAST({quantity} AS DOUBLE PRECISION)) <= 1000000000000"
+            " THEN CAST({price} * CAST({quantity} AS DECIMAL(38,6)) AS DECIMAL(38,18)) END"
+        ),
+    }
     _record = "CAST(record AS JSON)"
     # The date of a record is that of its receipt, so a filter of dates reads only their files.
     _once = " QUALIFY row_number() OVER (PARTITION BY date, id ORDER BY position DESC) = 1"
@@ -248,61 +259,6 @@ class DuckDB(Dialect):
         pointer = "/" + name.replace("~", "~0").replace("/", "~1")
         return f"json_extract({value}, {text_literal(pointer)})"
 
-    def element(self, array: str, index: str) -> str:
-        return f"json_extract({array}, '/' || CAST(CAST({index} AS BIGINT) AS VARCHAR))"
-
-    def text(self, value: str) -> str:
-        return f"(CASE json_type({value}) WHEN 'VARCHAR' THEN json_extract_string({value}, '$') END)"
-
-    def decimal(self, value: str) -> str:
-        text = f"json_extract_string({value}, '$')"
-        return (
-            f"(CASE WHEN json_type({value}) IN ('DOUBLE', 'BIGINT', 'UBIGINT')"
-            f" THEN TRY_CAST({text} AS {self.types['decimal']}) END)"
-        )
-
-    def boolean(self, value: str) -> str:
-        return f"(CASE json_type({value}) WHEN 'BOOLEAN' THEN CAST({value} AS BOOLEAN) END)"
-
-    def matches(self, text: str, pattern: str) -> str:
-        return f"regexp_full_match({text}, '{pattern}')"
-
-    def day(self, time: str) -> str:
-        return f"CAST({time} AT TIME ZONE 'UTC' AS DATE)"
-
-    def seconds(self, since: str, until: str) -> str:
-        return f"date_sub('second', {since}, {until})"
-
-    def rows(self, source: str, array: str) -> str:
-        whole = f"SELECT *, TRY_CAST({array} AS JSON[]) AS elements FROM {source}"
-        return (
-            f"(SELECT * EXCLUDE (elements), unnest(elements) AS item, generate_subscripts(elements, 1) AS number"
-            f" FROM ({whole}))"
-        )
-
-    def entries(self, source: str, value: str) -> str:
-        names = f"SELECT *, unnest(json_keys({value})) AS name FROM {source}"
-        pointer = "'/' || replace(replace(name, '~', '~0'), '/', '~1')"
-        return f"(SELECT *, json_extract({value}, {pointer}) AS item FROM ({names}))"
-
-    def object_of(self, name: str, value: str) -> str:
-        return f"json_group_object({name}, {value})"
-
-    def array(self, text: str) -> str:
-        return f"CAST({text_literal(text)} AS JSON)"
-
-    def is_empty(self, array: str) -> str:
-        return f"CAST({array} AS VARCHAR) = '[]'"
-
-    def length(self, array: str) -> str:
-        return f"coalesce(json_array_length({array}), 0)"
-
-    def share(self, amount: str, weight: str) -> str:
-        return f"CAST(CAST({amount} AS DECIMAL(38,9)) * CAST({weight} AS DECIMAL(38,16)) AS DECIMAL(38,9))"
-
-    def _times(self, price: str, quantity: str) -> str:
-        return self.cast(f"{price} * CAST({quantity} AS DECIMAL(38,6))", "decimal")
-
 
 class ClickHouse(Dialect):
     name = "clickhouse"
@@ -313,6 +269,36 @@ class ClickHouse(Dialect):
         "text": "String", "decimal": "Decimal(76, 18)", "integer": "Int64", "boolean": "Bool",
         "time": "DateTime64(3, 'UTC')", "date": "Date32", "day": "Date", "json": "String",
     }  # fmt: skip
+    pieces: ClassVar[Mapping[str, str]] = {
+        "element": "JSONExtractRaw({array}, toInt32({index}) + 1)",
+        "text": "if(JSONType({value}) = 'String', JSONExtractString({value}), NULL)",
+        "decimal": "if(JSONType({value}) IN ('Int64', 'UInt64', 'Double'), toDecimal256OrNull({value}, 18), NULL)",
+        "boolean": "if(JSONType({value}) = 'Bool', CAST({value} = 'true' AS Bool), NULL)",
+        "matches": "match({text}, '^{pattern}$')",
+        "parsed_time": "parseDateTime64BestEffortOrNull({text}, 3, 'UTC')",
+        "day": "toDate({time}, 'UTC')",
+        "seconds": "dateDiff('second', {since}, {until})",
+        "rows": (  # of what is no array there are no elements
+            "(SELECT *, item, toInt64(number) AS number FROM {source}"
+            " ARRAY JOIN JSONExtractArrayRaw(ifNull({array}, '')) AS item,"
+            " arrayEnumerate(JSONExtractArrayRaw(ifNull({array}, ''))) AS number)"
+        ),
+        "entries": (
+            "(SELECT *, entry.1 AS name, entry.2 AS item FROM {source}"
+            " ARRAY JOIN JSONExtractKeysAndValuesRaw(ifNull({value}, '')) AS entry)"
+        ),
+        "object_of": (
+            "concat('{{', arrayStringConcat(groupArray(concat(toJSONString({name}), ':', {value})), ','), '}}')"
+        ),
+        "array": "{text}",
+        "is_empty": "{array} = '[]'",
+        "length": "JSONLength(ifNull({array}, ''))",
+        "share": _ROUNDED_SHARE,
+        "worth": (
+            "if(abs(toFloat64({price}) * toFloat64({quantity})) <= 1000000000000,"
+            " CAST({price} * round({quantity}, 6) AS Nullable(Decimal(76, 18))), NULL)"
+        ),
+    }
     schema_word = "DATABASE"
     begin: ClassVar[Sequence[str]] = ()
     end: ClassVar[Sequence[str]] = ()
@@ -327,60 +313,6 @@ class ClickHouse(Dialect):
 
     def member(self, value: str, name: str) -> str:
         return f"JSONExtractRaw({value}, {self.literal(name)})"
-
-    def element(self, array: str, index: str) -> str:
-        return f"JSONExtractRaw({array}, toInt32({index}) + 1)"
-
-    def text(self, value: str) -> str:
-        return f"if(JSONType({value}) = 'String', JSONExtractString({value}), NULL)"
-
-    def decimal(self, value: str) -> str:
-        return f"if(JSONType({value}) IN ('Int64', 'UInt64', 'Double'), toDecimal256OrNull({value}, 18), NULL)"
-
-    def boolean(self, value: str) -> str:
-        return f"if(JSONType({value}) = 'Bool', CAST({value} = 'true' AS Bool), NULL)"
-
-    def matches(self, text: str, pattern: str) -> str:
-        return f"match({text}, '^{pattern}$')"
-
-    def parsed_time(self, text: str) -> str:
-        return f"parseDateTime64BestEffortOrNull({text}, 3, 'UTC')"
-
-    def day(self, time: str) -> str:
-        return f"toDate({time}, 'UTC')"
-
-    def seconds(self, since: str, until: str) -> str:
-        return f"dateDiff('second', {since}, {until})"
-
-    def rows(self, source: str, array: str) -> str:
-        # Of what is no array there are no elements.
-        return (
-            f"(SELECT *, item, toInt64(number) AS number FROM {source}"
-            f" ARRAY JOIN JSONExtractArrayRaw(ifNull({array}, '')) AS item,"
-            f" arrayEnumerate(JSONExtractArrayRaw(ifNull({array}, ''))) AS number)"
-        )
-
-    def entries(self, source: str, value: str) -> str:
-        return (
-            f"(SELECT *, entry.1 AS name, entry.2 AS item FROM {source}"
-            f" ARRAY JOIN JSONExtractKeysAndValuesRaw(ifNull({value}, '')) AS entry)"
-        )
-
-    def object_of(self, name: str, value: str) -> str:
-        return f"concat('{{', arrayStringConcat(groupArray(concat(toJSONString({name}), ':', {value})), ','), '}}')"
-
-    def array(self, text: str) -> str:
-        return text_literal(text)
-
-    def is_empty(self, array: str) -> str:
-        return f"{array} = '[]'"
-
-    def length(self, array: str) -> str:
-        return f"JSONLength(ifNull({array}, ''))"
-
-    def worth(self, price: str, quantity: str) -> str:
-        size = f"abs(toFloat64({price}) * toFloat64({quantity}))"
-        return f"if({size} <= 1000000000000, {self.cast(self._times(price, quantity), 'decimal')}, NULL)"
 
 
 DIALECTS = {each.name: each for each in (Postgres, ClickHouse, DuckDB)}

@@ -42,18 +42,14 @@ def order_models(dialect: Dialect) -> Iterator[Model]:
 def _head(dialect: Dialect, at: str) -> list[Column]:
     return [
         Column("tenant", "text", "r.tenant", "the shop"),
-        Column(
-            "order_id", "text", dialect.text(dialect.member("r.record", "orderId")), "the order's id, if it has one"
-        ),
-        Column(
-            "order_event_id", "text", dialect.text(dialect.member("r.record", "orderEventId")), "event id of the order"
-        ),
+        Column("order_id", "text", dialect.text("r.record", "orderId"), "the order's id, if it has one"),
+        Column("order_event_id", "text", dialect.text("r.record", "orderEventId"), "event id of the order"),
         Column("order_at", "time", "r.event_at", "time of the order"),
         Column("received_at", "time", "r.received_at", at),
         Column("received_on", "day", dialect.day("r.received_at"), "its day, in UTC"),
         Column("anonymous_id", "text", "r.anonymous_id", "the visitor"),
         Column("user_id", "text", "r.user_id", "the user, if known"),
-        Column("model", "text", dialect.text(dialect.member("r.record", "model")), "the model that gives the credit"),
+        Column("model", "text", dialect.text("r.record", "model"), "the model that gives the credit"),
     ]
 
 
@@ -63,7 +59,7 @@ def _amounts(dialect: Dialect) -> list[Column]:
     for name in ("revenue", "total"):
         amount = dialect.decimal(dialect.path("r.record", "value", name))
         amounts[name] = f"CASE WHEN abs({amount}) <= 1000000000000 THEN {amount} END"
-    currency = dialect.text(dialect.path("r.record", "value", "currency"))
+    currency = dialect.text("r.record", "value", "currency")
     return [
         Column("revenue", "decimal", amounts["revenue"], "`revenue`, if it has one"),
         Column("total", "decimal", amounts["total"], "`total`, if it has one"),
@@ -76,9 +72,7 @@ def _amounts(dialect: Dialect) -> list[Column]:
 
 def _campaign(dialect: Dialect, touchpoint: str) -> list[Column]:
     return [
-        Column(
-            name, "text", dialect.text(dialect.member(touchpoint, name)), f"{about} of the touchpoint with the credit"
-        )
+        Column(name, "text", dialect.text(touchpoint, name), f"{about} of the touchpoint with the credit")
         for name, about in _TEXTS
     ]
 
@@ -87,10 +81,10 @@ def _reversals(dialect: Dialect) -> Model:
     record = "r.record"
     columns = [
         Column("reversal_id", "text", "r.id", "id of the record"),
-        Column("attribution_id", "text", dialect.text(dialect.member(record, "attributionId")), "what it reverses"),
+        Column("attribution_id", "text", dialect.text(record, "attributionId"), "what it reverses"),
         *_head(dialect, "receipt of the refund, or of the order if that came later"),
-        Column("reason", "text", dialect.text(dialect.member(record, "reason")), "`refund`, `cancel` or `superseded`"),
-        Column("cause_event_id", "text", dialect.text(dialect.member(record, "cause")), "event id of the refund"),
+        Column("reason", "text", dialect.text(record, "reason"), "`refund`, `cancel` or `superseded`"),
+        Column("cause_event_id", "text", dialect.text(record, "cause"), "event id of the refund"),
         *_amounts(dialect),
         *_campaign(dialect, dialect.member(record, "touchpoint")),
     ]
@@ -109,7 +103,7 @@ def _attributions(dialect: Dialect) -> Model:
         *_head(dialect, "receipt of the order"),
         *_amounts(dialect),
         *_campaign(dialect, touchpoint),
-        Column("touchpoint_event_id", "text", dialect.text(dialect.member(touchpoint, "eventId")), "its event id"),
+        Column("touchpoint_event_id", "text", dialect.text(touchpoint, "eventId"), "its event id"),
         Column("touchpoint_at", "time", dialect.time(dialect.member(touchpoint, "at")), "its time"),
         Column(
             "touchpoint_count", "integer",
@@ -127,11 +121,11 @@ def _attributions(dialect: Dialect) -> Model:
 
 
 def _touchpoints(dialect: Dialect) -> Model:
-    texts = {name: dialect.text(dialect.member("t.texts", name)) for name in (*dict(_TEXTS), "dispatchId")}
-    event_id = dialect.text(dialect.member("r.item", "eventId"))
+    texts = {name: dialect.text("t.texts", name) for name in (*dict(_TEXTS), "dispatchId")}
+    event_id = dialect.text("r.item", "eventId")
     same = dialect.decimal(dialect.member("r.item", "sameAs"))
     # Large records have short forms: `sameAs`, or the event id alone, whose texts the credited touchpoint may have.
-    known = [dialect.text(dialect.member("r.item", name)) for name in texts]
+    known = [dialect.text("r.item", name) for name in texts]
     credited = f"coalesce({', '.join(known)}) IS NULL AND r.touchpoint_event_id = {event_id}"
     short = (
         f"CASE WHEN {same} IS NOT NULL THEN {dialect.element('r.touchpoints', same)}"
@@ -144,18 +138,18 @@ def _touchpoints(dialect: Dialect) -> Model:
         Column("attribution_id", "text", "t.attribution_id", "the order's attribution"),
         Column("number", "integer", dialect.cast("t.number", "integer"), "from 1, oldest first"),
         Column("tenant", "text", "t.tenant", "the shop"),
-        Column("event_id", "text", dialect.text(dialect.member("t.item", "eventId")), "event id of the touchpoint"),
+        Column("event_id", "text", dialect.text("t.item", "eventId"), "event id of the touchpoint"),
         Column("at", "time", dialect.time(dialect.member("t.item", "at")), "its time"),
-        Column("anonymous_id", "text", dialect.text(dialect.member("t.item", "anonymousId")), "its visitor"),
-        Column("session_id", "text", dialect.text(dialect.member("t.item", "sessionId")), "its session"),
+        Column("anonymous_id", "text", dialect.text("t.item", "anonymousId"), "its visitor"),
+        Column("session_id", "text", dialect.text("t.item", "sessionId"), "its session"),
         Column(
             "kind", "text", f"CASE WHEN {is_known} THEN {texts['kind']} ELSE 'others' END",
             f"{_TEXTS[0][1]}; `others` if the record had no room for the campaign",
         ),
         *of_texts,
         Column("dispatch_id", "text", texts["dispatchId"], "the send"),
-        Column("click_type", "text", dialect.text(dialect.path("t.texts", "clickId", "type")), "such as `gclid`"),
-        Column("click_id", "text", dialect.text(dialect.path("t.texts", "clickId", "id")), "the click"),
+        Column("click_type", "text", dialect.text("t.texts", "clickId", "type"), "such as `gclid`"),
+        Column("click_id", "text", dialect.text("t.texts", "clickId", "id"), "the click"),
     ]  # fmt: skip
     body = f"FROM (SELECT r.*, {short} AS texts FROM {rows} AS r) AS t"
     return Model(
@@ -221,7 +215,7 @@ def _credits(dialect: Dialect) -> Model:
     )
     weight = f"coalesce({dialect.decimal(dialect.member('item', 'weight'))}, {dialect.cast('1', 'decimal')})"
     parts = (
-        f"SELECT attribution_id, model, number, {dialect.text(dialect.member('item', 'eventId'))} AS event_id,"
+        f"SELECT attribution_id, model, number, {dialect.text('item', 'eventId')} AS event_id,"
         f" {weight} AS weight FROM {dialect.rows(models, 'shares')} AS c"
     )
     part = {

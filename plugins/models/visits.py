@@ -31,7 +31,7 @@ def _place(group: Sequence[str], condition: str, order: str) -> str:
 
 
 def _counts(dialect: Dialect, records: str) -> list[Column]:
-    order_id = dialect.text(dialect.path("r.record", "data", "order_id"))
+    order_id = dialect.text("r.record", "data", "order_id")
     order = f"CASE WHEN r.key = 'Order Completed' THEN coalesce({order_id}, r.id) END"
     return [
         Column("events", "integer", _count(dialect, "r.type = 'event'"), f"events of the {records}"),
@@ -50,9 +50,7 @@ def _count(dialect: Dialect, condition: str) -> str:
 
 def _sessions(dialect: Dialect) -> Model:
     group = ("tenant", "session_id")
-    campaign = [
-        dialect.text(dialect.path("e.record", "context", "campaign", name)) for name in ("source", "medium", "name")
-    ]
+    campaign = [dialect.text("e.record", "context", "campaign", name) for name in ("source", "medium", "name")]
     tagged = f"coalesce({', '.join(campaign)}) IS NOT NULL"
     records = (
         "SELECT e.*, "
@@ -65,8 +63,8 @@ def _sessions(dialect: Dialect) -> Model:
     def first(sql: str, place: str = "from_first") -> str:
         return f"max(CASE WHEN r.{place} = 1 THEN {sql} END)"
 
-    page = dialect.text(dialect.path("r.record", "context", "page", "url"))
-    referrer = dialect.text(dialect.path("r.record", "context", "page", "referrer"))
+    page = dialect.text("r.record", "context", "page", "url")
+    referrer = dialect.text("r.record", "context", "page", "referrer")
     began, ended = "min(r.received_at)", "max(r.received_at)"
     columns = [
         Column("tenant", "text", "r.tenant", "the shop"),

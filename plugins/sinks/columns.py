@@ -1,9 +1,12 @@
-"""Rows of records, for sinks with tables: the columns of a record, and the search for rows that a server refuses."""
+"""Rows of records, for sinks with tables: the columns of a record, and the search for rows that a server refuses.
+
+Besides, parts of a batch that are sent together, and digests of what a destination has.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, TypeVar
 
@@ -11,10 +14,11 @@ import msgspec
 
 from ingestd.api.errors import SinkFailure
 from ingestd.api.events import Record
+from ingestd.api.sink import Digest
 from ingestd.support.pace import Pace
 from ingestd.support.record_head import NO_MEMBER, members_reader
 
-__all__ = ["Columns", "DataRefused", "make_rows", "read_columns", "sift"]
+__all__ = ["Columns", "DataRefused", "digests_of", "make_rows", "parts", "read", "read_columns", "sift"]
 
 _SLICE = 0.002  # seconds of work after which other tasks get a turn
 _SIFTING = 1.0  # seconds after which a search ends with the faulty records found so far; the others come again
@@ -61,6 +65,13 @@ class Columns(msgspec.Struct, rename="camel", gc=False):
 read_columns = members_reader(Columns)
 
 
+def read(record: Record) -> Columns:
+    """Raises what `make_rows` takes for the fault of a record, also for a body that is not UTF-8."""
+    if not record.body.isascii():
+        record.body.decode()  # the members that are not decoded may be invalid
+    return read_columns(record.body)
+
+
 async def make_rows(batch: Sequence[Record], row_of: Callable[[Record], Row]) -> tuple[dict[int, Row], dict[int, str]]:
     """The row of each record by its index, and the reason for each record that cannot have a row."""
     rows: dict[int, Row] = {}
@@ -103,3 +114,25 @@ async def sift(
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
     return refused, not parts
+
+
+def digests_of(received: Iterable[tuple[str, int]], step: int) -> dict[int, Digest]:
+    """What `Sink.digests` returns, of the id and the time of each record."""
+    found: dict[int, Digest] = {}
+    for id_, at in received:
+        count, total = found.get(at // step, (0, 0))
+        found[at // step] = Digest(count + 1, (total + Digest.number_of(id_)) % (1 << 64))
+    return found
+
+
+def parts(items: Sequence[Row], size: Callable[[Row], int], most: int) -> Iterator[Sequence[Row]]:
+    """The items in parts of at most so many bytes. A larger item is a part of its own."""
+    start, total = 0, 0
+    for index, item in enumerate(items):
+        of_item = size(item)
+        if index > start and total + of_item > most:
+            yield items[start:index]
+            start, total = index, 0
+        total += of_item
+    if items:
+        yield items[start:]

@@ -10,11 +10,9 @@ A full or old file is renamed, and with `gzip` compressed in the background. If 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -27,6 +25,7 @@ from ingestd.api.sink import Sink
 
 from .compressor import Compressor
 from .line_file import LineFile
+from .own_thread import OwnThread
 from .rotated_files import RotatedFiles
 
 __all__ = ["JsonlSink", "register_sinks"]
@@ -69,26 +68,23 @@ class JsonlSink(Sink):
             read_again=options.gzip,
         )
         self._compressor = Compressor(rotated, sink=name) if options.gzip else None
-        self._thread: ThreadPoolExecutor | None = None
-        self._job: asyncio.Future[None] | None = None
+        self._thread = OwnThread(f"jsonl-{name}")
 
     async def open(self) -> None:
-        await self._do(self._open)
+        await self._thread.do(self._open)
 
     async def write(self, batch: Sequence[Record]) -> None:
         try:
-            await self._do(self._append, batch)
+            await self._thread.do(self._append, batch)
         except OSError as error:  # a fault of the disk, the file or its folder, never of a record
             raise SinkRetry(reason_of(error)) from error
 
     async def check(self) -> None:
-        await self._do(self._file.check)
+        await self._thread.do(self._file.check)
 
     async def close(self) -> None:
-        await self._do(self._close)
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
-            self._thread = None  # the sink may be opened again
+        await self._thread.do(self._close)
+        await self._thread.close()
 
     def _open(self) -> None:
         self._file.open()
@@ -103,13 +99,3 @@ class JsonlSink(Sink):
         if self._compressor is not None:
             self._compressor.stop()
         self._file.close()
-
-    async def _do(self, work: Callable[..., None], *arguments: Any) -> None:
-        # A thread cannot be cancelled. So the work of a cancelled call ends first, and calls do not pile up.
-        if self._job is not None and not self._job.done():
-            await asyncio.wait([self._job])
-        if self._thread is None:
-            # A separate thread, because a disk that hangs must not block the threads that others share.
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"jsonl-{self.name}")
-        self._job = asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        await asyncio.shield(self._job)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ingestd.api import times
-from ingestd.support.durable_files import sync
+from ingestd.support.durable_files import make_folders, sync
 
 from .rotated_files import RotatedFiles
 
@@ -52,15 +52,12 @@ class LineFile:
         self._begun = 0
         """The time at which its first line was written, or that line's record received."""
 
-    def open(self) -> None:
-        self._open()
-
-    def _open(self) -> int:
+    def open(self) -> int:
         """The descriptor. It is a new file if the open one is no longer at the path."""
         if self._fd is not None and self._is_in_place(self._fd):
             return self._fd
         self.close()
-        _make_folder(self._path.parent)
+        make_folders(self._path.parent)
         fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             self._own(fd)
@@ -77,13 +74,13 @@ class LineFile:
 
     def append(self, lines: bytes) -> bool:
         """Write the lines durably. Returns whether the file was rotated first."""
-        fd = self._open()
+        fd = self.open()
         size = os.fstat(fd).st_size
         rotate = size > 0 and (size + len(lines) > self._max_size or self._is_old())
         if rotate:
             self._let_go(fd, 0, size)
             self._rotated.add()
-            fd, size = self._open(), 0
+            fd, size = self.open(), 0
         if not size:
             self._begun = self._now()
         rest = memoryview(lines)
@@ -150,14 +147,6 @@ class LineFile:
 
     def _is_old(self) -> bool:
         return self._rotate_every is not None and self._now() - self._begun >= self._rotate_every
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, each durably."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync(folder.parent)
 
 
 def _cut_torn_line(fd: int) -> None:

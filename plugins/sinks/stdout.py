@@ -64,6 +64,8 @@ class StdoutSink(Sink):
     async def open(self) -> None:
         self._output.check()
 
+    check = open
+
     async def write(self, batch: Sequence[Record]) -> None:
         if self._job is not None:  # the thread of a cancelled write may still run
             await asyncio.wait([self._job])
@@ -79,9 +81,6 @@ class StdoutSink(Sink):
         if error is not None:
             raise error
         self._output.forget()
-
-    async def check(self) -> None:
-        self._output.check()
 
     async def close(self) -> None:
         self._stopping.set()

@@ -146,7 +146,7 @@ async def test_placeholders_are_filled_with_valid_tokens(
 async def test_a_batch_beyond_the_limit_in_flight_arrives_in_order(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.nats.messages._IN_FLIGHT", 5000)
+    monkeypatch.setattr("ingestd.plugins.sinks.nats._IN_FLIGHT", 5000)
     batch = [*make_records(10), *make_records(2, data={"long": "x" * 6000}), *make_records(50)]
     async with opened(server) as sink:
         await sink.write(batch)

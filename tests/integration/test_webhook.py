@@ -450,7 +450,7 @@ async def test_a_write_to_a_silent_server_can_be_cancelled(url: str) -> None:
 
 
 async def test_a_connection_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingestd.plugins.sinks.webhook.client._CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("ingestd.plugins.sinks.http_servers._CONNECT_TIMEOUT", 0.1)
     with raw_server(b"", reads=False, hangs=True) as port:
         error = await failure(f"https://127.0.0.1:{port}/in")
         assert str(error).startswith(f"the connection to 127.0.0.1:{port} failed: Timeout during TLS handshake")

@@ -13,10 +13,11 @@ import pytest
 from ingestd.api.events import Record
 from ingestd.api.times import format_time, parse_time
 from ingestd.plugins.sinks.clickhouse.rows import lines_of
-from ingestd.plugins.sinks.clickhouse.rows import read as read_source
+from ingestd.plugins.sinks.clickhouse.rows import row_of as clickhouse_row_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
+from ingestd.plugins.sinks.columns import read
 from ingestd.plugins.sinks.kafka.messages import MessageMaker, TopicTemplate
-from ingestd.plugins.sinks.parquet.rows import make_table, read
+from ingestd.plugins.sinks.parquet.rows import make_table
 from ingestd.plugins.sinks.postgres.rows import row_of
 
 APPENDED = 1_795_000_000_000
@@ -70,7 +71,7 @@ async def test_the_times_and_the_key_of_a_record(derived: Record, expected: tupl
     ]
     assert found == [parse_time(received_at), timestamp and parse_time(timestamp)]
     layout = Layout("26.9", frozenset(), range(1971, 2105), (), frozenset())
-    (text,) = [text async for text in lines_of([read_source(derived)], layout)]
+    (text,) = [text async for text in lines_of([clickhouse_row_of(derived, layout)])]
     line = json.loads(text)
     assert line["received_at"] == received_at
     assert parse_time(line.get("timestamp", "")) == (timestamp and parse_time(timestamp))

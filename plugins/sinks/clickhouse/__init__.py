@@ -27,7 +27,7 @@ from ..columns import DataRefused, make_rows, sift
 
 if TYPE_CHECKING:
     from .client import Server
-    from .rows import Source
+    from .rows import Row
     from .table import Layout, Table
 
 __all__ = ["ClickHouseOptions", "ClickHouseSink", "register_sinks"]
@@ -66,6 +66,8 @@ class ClickHouseSink(Sink):
         path = f"sinks.{name}"
         self._server: Server = Server(options, path)
         self._table: Table = Table(options.database, options.table, path)
+        self.records = self._table.quoted
+        """The table as it stands in SQL."""
         self._layout: Layout | None = None
         """None until the table has been inspected, and after a failure."""
         self._partition = ""
@@ -82,18 +84,18 @@ class ClickHouseSink(Sink):
         await self._current_layout()
 
     async def write(self, batch: Sequence[Record]) -> None:
-        from .rows import read
+        from .rows import row_of
 
         layout = await self._current_layout()
-        sources, refused = await make_rows(batch, read)
+        rows, refused = await make_rows(batch, partial(row_of, layout=layout))
         self._partition = batch.partition if isinstance(batch, Batch) else ""
         is_whole = True
         try:
-            await self._insert([*sources.values()], layout)
+            await self._insert([*rows.values()], layout)
         except DataRefused:
             if await self._current_layout() != layout:
                 raise SinkRetry("the table has changed") from None
-            found, is_whole = await sift(sources, partial(self._insert, layout=layout))
+            found, is_whole = await sift(rows, partial(self._insert, layout=layout))
             self._layout = layout
             refused |= found
         if refused:
@@ -107,11 +109,6 @@ class ClickHouseSink(Sink):
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
         return await self._table.ids(self._server, begin, end)
-
-    @property
-    def records(self) -> str:
-        """The table as it stands in SQL."""
-        return self._table.quoted
 
     async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
         return await self._server.rows(text)
@@ -127,14 +124,14 @@ class ClickHouseSink(Sink):
             self._layout = await self._table.ensure(self._server)
         return self._layout
 
-    async def _insert(self, sources: Sequence[Source], layout: Layout) -> None:
+    async def _insert(self, rows: Sequence[Row], layout: Layout) -> None:
         from .rows import lines_of
 
-        if not sources:
+        if not rows:
             return
         settings = dict(layout.settings)
         if "insert_deduplication_token" in layout.known:
-            settings["insert_deduplication_token"] = batch_token((each.columns.id for each in sources), self._partition)
+            settings["insert_deduplication_token"] = batch_token((each.id for each in rows), self._partition)
         self._layout = None  # until the insert succeeds
-        await self._server.insert(self._table.insert, settings, lines_of(sources, layout))
+        await self._server.insert(self._table.insert, settings, lines_of(rows))
         self._layout = layout

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
-from tornado.httpclient import HTTPRequest
-from tornado.httputil import HTTPHeaders
 
-from ingestd.api import __version__
-from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
-from ingestd.api.http_request import ask
+from ingestd.api.errors import ConfigError, SinkRetry
 
-from ..http_servers import advice, connection_failure, read_url, trust
+from ..http_servers import HttpServer, basic
 from .errors import failure
 
 if TYPE_CHECKING:
@@ -23,33 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-_MOST_TEXT = 1 << 20
-# Far above a delivery's usual time limit. It ends attempts that nothing waits for.
-_CONNECT_TIMEOUT = 120.0
 
-
-class Server:
-    """Errors name the host only. User and password are sent in a header, never in the URL of a request."""
+class Server(HttpServer):
+    """User and password are sent in a header, never in the URL of a request."""
 
     def __init__(self, options: ClickHouseOptions, path: str) -> None:
-        parts, self.host, _ = read_url(options.url, f"{path}.url", "https://clickhouse.example:8443")
-        if parts.query or parts.fragment:
+        super().__init__(options.url, options.ca_file, path, "https://clickhouse.example:8443")
+        if self.parts.query or self.parts.fragment:
             raise ConfigError(f"{path}.url: takes no parameters; database, table, user and password are options")
-        self._url = parts._replace(netloc=self.host, path=parts.path or "/").geturl()
-        self._tls = trust(options.ca_file, parts.scheme, f"{path}.ca_file")
-        self._advice = advice(options.ca_file)
+        self._url = self.parts._replace(netloc=self.host, path=self.parts.path or "/").geturl()
         user: str | None = options.user
         password: str | None = options.password
-        if parts.username is not None:
+        if self.user is not None:
             if user is not None or password is not None:
                 raise ConfigError(f"{path}.user: give user and password either in the url or as options")
-            user, password = unquote(parts.username), unquote(parts.password or "")
+            user, password = self.user, self.password
         elif password is not None and user is None:
             user = "default"
-        self._headers = {}
-        if user is not None:
-            credentials = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-            self._headers["Authorization"] = f"Basic {credentials}"
+        self._headers = {} if user is None else {"Authorization": basic(user, password or "")}
 
     async def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of the result."""
@@ -70,31 +56,17 @@ class Server:
             raise failure(self.host, 200, None, text)
 
     async def _post(self, parameters: Mapping[str, str], lines: AsyncIterator[bytes] | None = None) -> bytes:
-        answer = await ask(self._request(parameters, lines), most_text=_MOST_TEXT, reads_text=lambda _: True)
-        if answer.status == 0:
-            raise connection_failure(answer.failure, self.host, self._advice) from None
-        if answer.status != 200:
-            raise failure(self.host, answer.status, answer.headers.get("X-ClickHouse-Exception-Code"), answer.text)
-        if answer.early:
-            raise SinkFailure(f"{self.host} answers 200 before it has received the whole request")
-        return answer.text
-
-    def _request(self, parameters: Mapping[str, str], lines: AsyncIterator[bytes] | None) -> HTTPRequest:
-        return HTTPRequest(
+        answer = await self.ask(
             f"{self._url}?{urlencode(parameters)}",
-            "POST",
-            HTTPHeaders({**self._headers, "Content-Type": "application/octet-stream"}),
+            {**self._headers, "Content-Type": "application/octet-stream"},
             # In chunks, because some versions take a request with a length that is cut off between two rows for a whole
             # one. With the token of the batch, they would ignore the missing rows when the batch comes again.
-            body_producer=None if lines is None else _producer(lines),  # type: ignore[arg-type]  # any awaitable will do
+            body_producer=None if lines is None else _producer(lines),
             body=b"" if lines is None else None,
-            connect_timeout=_CONNECT_TIMEOUT,
-            request_timeout=0.0,  # none here, because delivery has a time limit
-            follow_redirects=False,
-            decompress_response=False,
-            user_agent=f"ingestd/{__version__}",
-            ssl_options=self._tls,
         )
+        if answer.status != 200:
+            raise failure(self.host, answer.status, answer.headers.get("X-ClickHouse-Exception-Code"), answer.text)
+        return answer.text
 
 
 def _producer(lines: AsyncIterator[bytes]) -> Callable[[Callable[[bytes], Any]], Awaitable[None]]:

@@ -14,7 +14,7 @@ from ingestd.support.pace import Pace
 from ..columns import Columns, read_columns
 from .table import Layout
 
-__all__ = ["Source", "lines_of", "read"]
+__all__ = ["Row", "lines_of", "row_of"]
 
 _AT_ONCE = 64  # rows of which the lines are made at once
 _SLICE = 0.002  # seconds of work after which other tasks get a turn
@@ -42,39 +42,16 @@ _WITH_COLUMN = {"type", *(each.encode_name for each in msgspec.structs.fields(Co
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-class Source(msgspec.Struct, gc=False):
-    """A record that has a row."""
-
-    columns: Columns
-    record: Record
-    text: str
-    received_at: int
-
-
-def read(record: Record) -> Source:
+def row_of(record: Record, layout: Layout) -> Row:
     """Raises what `make_rows` takes for the fault of a record."""
     columns = read_columns(record.body)
-    return Source(columns, record, record.body.decode(), columns.received_at(record))
-
-
-async def lines_of(sources: Sequence[Source], layout: Layout) -> AsyncIterator[bytes]:
-    """The lines of the rows, some at a time: the server takes some in while others are made."""
-    pace = Pace(_SLICE)
-    for start in range(0, len(sources), _AT_ONCE):
-        yield _encode_lines([_row(each, layout) for each in sources[start : start + _AT_ONCE]])
-        if pace.is_over():
-            await pace.pause()
-
-
-def _row(source: Source, layout: Layout) -> Row:
-    columns, record = source.columns, source.record
     time = columns.time
     return Row(
         columns.id,
         record.type,
-        format_time(source.received_at),
+        format_time(columns.received_at(record)),
         record.position,
-        source.text,
+        record.body.decode(),
         columns.tenant,
         columns.key,
         time if time is not None and time.year in layout.years else None,
@@ -84,6 +61,14 @@ def _row(source: Source, layout: Layout) -> Row:
         _json(_data(columns, record), "data", layout),
         _json(columns.context, "context", layout),
     )
+
+
+async def lines_of(rows: Sequence[Row]) -> AsyncIterator[bytes]:
+    """The lines of the rows, some at a time: the server takes some in while others are made."""
+    pace = Pace(_SLICE)
+    for start in range(0, len(rows), _AT_ONCE):
+        yield _encode_lines(rows[start : start + _AT_ONCE])
+        await pace.give_way()
 
 
 def _data(columns: Columns, record: Record) -> msgspec.Raw:

@@ -24,8 +24,9 @@ from ingestd.api.events import Record
 from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret, Size, remote_host
 from ingestd.api.sink import Digest, Sink, Span
 
+from .. import not_installed
 from ..azure import signatures
-from ..columns import Columns, make_rows
+from ..columns import digests_of, make_rows, read
 from ..own_thread import OwnThread
 from ..postgres import not_verified
 
@@ -82,10 +83,7 @@ class IcebergSink(Sink):
         if "warehouse" not in options.catalog and str(options.catalog["uri"]).startswith(("sqlite", "postgresql")):
             raise ConfigError(f"sinks.{name}.catalog: needs warehouse, such as file:///var/lib/ingestd/lake")
         if find_spec("pyiceberg") is None or find_spec("pyarrow") is None:
-            raise ConfigError(
-                f"sinks.{name}.type: needs pyiceberg, which is not installed: pip install '.[iceberg]' in"
-                " ingestd's source"
-            )
+            raise not_installed(name, "pyiceberg", "iceberg")
         self.flush_after = float(options.flush_every)
         self._most = int(options.max_size)
         self._thread = OwnThread(f"iceberg-{name}")
@@ -165,7 +163,7 @@ class IcebergSink(Sink):
 
     async def write(self, batch: Sequence[Record]) -> None:
         await self._thread.done()
-        found, refused = await make_rows(batch, _read)
+        found, refused = await make_rows(batch, read)
         if refused:
             raise SinkReject(refused)
         assert self._buffer is not None
@@ -192,6 +190,7 @@ class IcebergSink(Sink):
                 self._store_rows(name, buffer, span)
 
     def _store_rows(self, name: str, buffer: RowBuffer, span: Span | None) -> None:
+        from ..parquet.rows import without_ids
         from .tables import identity
 
         tables = self.tables
@@ -204,7 +203,7 @@ class IcebergSink(Sink):
             files = [
                 file
                 for part in buffer.parts(name)
-                for file in tables.write(table, _without(part, self._present(table, part)))
+                for file in tables.write(table, without_ids(part, self._present(table, part)))
             ]
         else:
             at, of, files = self._written.get(name, (0.0, None, []))
@@ -232,20 +231,10 @@ class IcebergSink(Sink):
         self._risks = [*self.tables.risks()]
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
-        found: dict[int, Digest] = {}
-
-        def read() -> None:
-            for id_, at in self._received(begin, end):
-                count, total = found.get(at // step, (0, 0))
-                found[at // step] = Digest(count + 1, (total + Digest.number_of(id_)) % (1 << 64))
-
-        await self._thread.do(read)
-        return found
+        return await self._thread.do(lambda: digests_of(self._received(begin, end), step))
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
-        found: list[str] = []
-        await self._thread.do(lambda: found.extend(id_ for id_, _ in self._received(begin, end)))
-        return found
+        return await self._thread.do(lambda: [id_ for id_, _ in self._received(begin, end)])
 
     def _received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
         from .columns import TABLES
@@ -262,12 +251,6 @@ class IcebergSink(Sink):
         self._buffer, self._written = None, {}
 
 
-def _read(record: Record) -> Columns:
-    from ..parquet.rows import read
-
-    return read(record)
-
-
 def _may_have(table: Table, span: Span | None, positions: Positions) -> bool:
     """Whether the table may have records of a flush: after another order than that of the journal, or at the first.
 
@@ -277,12 +260,6 @@ def _may_have(table: Table, span: Span | None, positions: Positions) -> bool:
     if span is None or positions.key(span.partition) not in present:
         return table.current_snapshot() is not None
     return any(span.first <= each.last or span.at < each.at for each in present.values())
-
-
-def _without(rows: pa.Table, ids: set[str]) -> pa.Table:
-    from ..parquet.rows import without_ids
-
-    return without_ids(rows, ids)
 
 
 def _secrets(properties: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,6 @@ name: each is in the record, and has a column with a type besides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from functools import lru_cache
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 
 from ingestd.api.events import Record
 from ingestd.support.column_names import snake_case
-from ingestd.support.record_head import NO_MEMBER
+from ingestd.support.record_head import NO_MEMBER, members_reader
 from ingestd.support.schema_members import OF_EVENT, Kind, Schemas
 
 from ..columns import Columns
@@ -144,11 +143,9 @@ class RowMaker:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns
-        self._type: type[msgspec.Struct] | None = None
         if columns:
             places: dict[tuple[str, ...], str] = {}
-            self._type = _struct_of([(each.path, each.kind) for each in columns], places, (), "")
-            self._decode = msgspec.json.Decoder(self._type).decode
+            self._read = members_reader(_struct_of([(each.path, each.kind) for each in columns], places, (), ""))
             self._values = attrgetter(*(places[each.path] for each in columns))
 
     def table(self, rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
@@ -157,22 +154,15 @@ class RowMaker:
         arrays = {field.name: table[field.name].cast(field.type) for field in ENVELOPE}
         arrays["timestamp"] = _known_times(arrays["timestamp"])
         fields = [*ENVELOPE]
-        if self._type is not None:
-            for column, values in zip(self._columns, zip(*map(self._read, records), strict=True), strict=True):
+        if self._columns:
+            found = [self._values(self._read(record.body)) for record in records]
+            for column, values in zip(self._columns, zip(*found, strict=True), strict=True):
                 array = _array(values, column.kind)
                 if array.null_count < len(array):
                     fields.append(pa.field(column.name, array.type))
                     arrays[column.name] = array
         arrays["date"] = table["date"].cast(pa.string())
         return pa.Table.from_arrays([*arrays.values()], schema=pa.schema([*fields, ("date", pa.string())]))
-
-    def _read(self, record: Record) -> Any:
-        assert self._type is not None
-        try:
-            found = self._decode(record.body)
-        except msgspec.DecodeError:
-            found = _read_what_fits(record.body, self._type)
-        return self._values(found)
 
 
 def _struct_of(
@@ -193,26 +183,6 @@ def _struct_of(
             fields.append((attribute, _READ[kind], NO_MEMBER if kind == "json" else None))
             places[whole] = f"{at}{attribute}"
     return msgspec.defstruct("Members", fields, rename=names, frozen=True, gc=False)
-
-
-def _read_what_fits(body: bytes | msgspec.Raw, type_: type[msgspec.Struct]) -> msgspec.Struct:
-    """The members of an object whose values are of their types."""
-    found: dict[str, Any] = {}
-    with suppress(msgspec.ValidationError):  # another value than an object has no members
-        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        for field in msgspec.structs.fields(type_):
-            if field.encode_name in members:
-                inner = members[field.encode_name]
-                with suppress(msgspec.DecodeError):
-                    is_object = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
-                    found[field.name] = (
-                        _read_what_fits(inner, field.type)
-                        if is_object
-                        else inner
-                        if field.type is msgspec.Raw
-                        else msgspec.json.decode(inner, type=field.type)
-                    )
-    return type_(**found)
 
 
 def _array(values: Sequence[Any], kind: Kind) -> pa.Array:

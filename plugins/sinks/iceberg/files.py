@@ -12,7 +12,7 @@ from pyiceberg.io import ADLS_ACCOUNT_NAME, ADLS_SAS_TOKEN
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from ingestd.support.durable_files import sync
+from ingestd.support.durable_files import make_folders, sync
 
 from ..azure import as_query
 
@@ -56,7 +56,7 @@ class _LocalFile(PyArrowFile):
 
     def create(self, overwrite: bool = False) -> Any:
         path = Path(self._path)
-        _make_folders(path.parent)
+        make_folders(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (0 if overwrite else os.O_EXCL), 0o640)
         return pa.PythonFile(_Synced(descriptor, path), "w")
 
@@ -77,10 +77,3 @@ class _Synced:
             os.fsync(self._file.fileno())
             self._file.close()
             sync(self._path.parent)
-
-
-def _make_folders(folder: Path) -> None:
-    if not folder.is_dir():
-        _make_folders(folder.parent)
-        folder.mkdir(exist_ok=True)
-        sync(folder.parent)

@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Operation
 from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 
-from ..parquet.rows import read
+from ..columns import read
 from .buffer import RowBuffer
 from .columns import TABLES
 from .data_files import ROW_GROUP, FileWriter, read_rows

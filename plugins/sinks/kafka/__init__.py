@@ -23,6 +23,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
+from .. import not_installed
 from .messages import Message, MessageMaker, Subject, TopicTemplate, Unregistered
 from .producer import Producer, TooLarge, Unacknowledged
 from .settings import KafkaOptions, check_options
@@ -49,10 +50,7 @@ class KafkaSink(Sink):
         try:
             import confluent_kafka  # noqa: F401 - slow to import, so only daemons with this sink do it
         except ImportError:
-            raise ConfigError(
-                f"sinks.{name}.type: needs confluent-kafka, which is not installed:"
-                " pip install '.[kafka]' in ingestd's source"
-            ) from None
+            raise not_installed(name, "confluent-kafka", "kafka") from None
         check_options(f"sinks.{name}", options)
         try:
             template = TopicTemplate(options.topic)

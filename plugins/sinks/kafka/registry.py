@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import msgspec
-from tornado.httpclient import HTTPRequest
-from tornado.httputil import HTTPHeaders
 
-from ingestd.api import __version__
-from ingestd.api.errors import ConfigError, SinkRetry
-from ingestd.api.http_request import ask
+from ingestd.api.errors import ConfigError, SinkFailure, SinkRetry
 from ingestd.support.terminal import printable
 
-from ..http_servers import advice, connection_failure, read_url, trust
+from ..http_servers import HttpServer, basic
 from .messages import Subject, Unregistered
 from .settings import KafkaOptions
 
@@ -27,22 +22,19 @@ _TIMEOUT = 10.0
 _MOST_TEXT = 300
 
 
-class Registry:
+class Registry(HttpServer):
     """Raises `ConfigError` for options that can never work, and `SinkRetry` for a registry that does not answer."""
 
     def __init__(self, options: KafkaOptions, path: str) -> None:
-        option = f"{path}.schema_registry"
-        parts, self._host, _ = read_url(str(options.schema_registry), option, "https://registry.example:8081")
-        if parts.query or parts.fragment:
-            raise ConfigError(f"{option}: takes no parameters")
-        self._url = parts._replace(netloc=self._host, path=parts.path.rstrip("/")).geturl()
-        ca_file = options.ca_file if parts.scheme == "https" else None  # otherwise it is for the brokers only
-        self._tls = trust(ca_file, parts.scheme, f"{path}.ca_file")
-        self._advice = advice(ca_file)
+        url = str(options.schema_registry)
+        ca_file = options.ca_file if url.lower().startswith("https:") else None  # otherwise it is for the brokers only
+        super().__init__(url, ca_file, path, "https://registry.example:8081", "schema_registry")
+        if self.parts.query or self.parts.fragment:
+            raise ConfigError(f"{path}.schema_registry: takes no parameters")
+        self._url = self.parts._replace(netloc=self.host, path=self.parts.path.rstrip("/")).geturl()
         self._headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-        if parts.username is not None:
-            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+        if self.user is not None:
+            self._headers["Authorization"] = basic(self.user, self.password)
         self.schemas: Mapping[str, Mapping[str, Any]] = {}
         """The schema of each event key."""
         self._ids: dict[Subject, bytes] = {}
@@ -65,29 +57,20 @@ class Registry:
             path = f"/subjects/{quote(subject.name, safe='')}/versions"
             answer = await self._ask(path, msgspec.json.encode(body), f" for {subject.name}")
             if not isinstance(answer, dict) or type(answer.get("id")) is not int:
-                raise SinkRetry(f"the schema registry {self._host} gives no id for {subject.name}")
+                raise SinkRetry(f"the schema registry {self.host} gives no id for {subject.name}")
             self._ids[subject] = b"%d" % answer["id"]
 
     async def check(self) -> None:
         types = await self._ask("/schemas/types")
         if not isinstance(types, list) or "JSON" not in types:
-            raise SinkRetry(f"the schema registry {self._host} takes no JSON Schemas")
+            raise SinkRetry(f"the schema registry {self.host} takes no JSON Schemas")
 
     async def _ask(self, path: str, body: bytes | None = None, about: str = "") -> Any:
-        request = HTTPRequest(
-            f"{self._url}{path}",
-            "GET" if body is None else "POST",
-            HTTPHeaders(self._headers),
-            body=body,
-            connect_timeout=_TIMEOUT,
-            request_timeout=_TIMEOUT,
-            follow_redirects=False,
-            user_agent=f"ingestd/{__version__}",
-            ssl_options=self._tls,
-        )
-        answer = await ask(request, most_text=1 << 20, reads_text=lambda _: True)
-        if answer.status == 0:
-            raise SinkRetry(f"the schema registry: {connection_failure(answer.failure, self._host, self._advice)}")
+        method = "GET" if body is None else "POST"
+        try:
+            answer = await self.ask(f"{self._url}{path}", self._headers, method=method, seconds=_TIMEOUT, body=body)
+        except (SinkRetry, SinkFailure) as error:
+            raise SinkRetry(f"the schema registry: {error}") from None
         try:
             found = msgspec.json.decode(answer.text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -95,7 +78,7 @@ class Registry:
         if answer.status != 200:
             message = found.get("message", "") if isinstance(found, dict) else ""
             told = f": {printable(str(message))[:_MOST_TEXT]}" if message else ""
-            raise SinkRetry(f"the schema registry {self._host} answers {answer.status}{about}{told}")
+            raise SinkRetry(f"the schema registry {self.host} answers {answer.status}{about}{told}")
         return found
 
 

@@ -19,12 +19,14 @@ from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
 
-from .client import Connection
-from .messages import Message, Subject, parts
+from ..columns import parts
+from .client import Connection, Message
 from .servers import Servers
-from .stream import Stream
+from .stream import Stream, Subject
 
 __all__ = ["NatsOptions", "NatsSink", "register_sinks"]
+
+_IN_FLIGHT = 16 << 20  # bytes published before they are acknowledged: the server must hold them
 
 
 class NatsOptions(Options):
@@ -100,11 +102,13 @@ class NatsSink(Sink):
         if refused:
             raise SinkReject(refused)
         try:
-            for start, part in parts(messages):
-                for index, answer in enumerate(await connection.ask(part), start):
+            index = 0
+            for part in parts(messages, lambda message: message.size, _IN_FLIGHT):
+                for answer in await connection.ask(part):
                     reason = self._stream.refusal(answer, messages[index].subject)
                     if reason is not None:
                         refused[index] = reason
+                    index += 1
         except BaseException:
             await self.close()  # other messages may still be stored; their ids prevent duplicates
             raise

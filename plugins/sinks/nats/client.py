@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ingestd.api.errors import SinkFailure, SinkRetry
-
-from .messages import Message
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-__all__ = ["NOBODY", "Connection", "plain"]
+__all__ = ["NOBODY", "Connection", "Message", "plain"]
 
 NOBODY = "503"
 """The status of the server's answer when no subscriber listens to a subject."""
@@ -31,6 +29,18 @@ NOBODY = "503"
 _CONNECT_TIMEOUT = 5
 _ANSWER_TIMEOUT = 5
 _LOOK = 0.5  # seconds between two checks of the connection, and for its close
+
+
+class Message(NamedTuple):
+    subject: str
+    body: bytes
+    headers: dict[str, str] | None = None
+
+    @property
+    def size(self) -> int:
+        """The size in bytes as the server counts it."""
+        lines = [f"{name}: {value}\r\n" for name, value in (self.headers or {}).items()]
+        return len("".join(["NATS/1.0\r\n", *lines, "\r\n"]).encode()) + len(self.body)
 
 
 class Connection:

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from ingestd.api.errors import ConfigError, SinkRetry
 
+from .. import not_installed
 from .client import Connection, plain
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ class Servers:
             if options.credentials is not None:
                 import nkeys  # type: ignore[import-untyped]  # noqa: F401 - nats-py signs with it
         except ImportError:
-            raise ConfigError(
-                f"sinks.{name}.type: needs nats-py, which is not installed: pip install '.[nats]' in ingestd's source"
-            ) from None
+            raise not_installed(name, "nats-py", "nats") from None
         self._make_client = Client
         # nats-py logs errors with tracebacks. The write raises the same errors.
         logging.getLogger("nats").setLevel(logging.CRITICAL)

@@ -10,7 +10,7 @@ Compressing and storing block, so they are done on a thread. Failures of the sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +25,9 @@ from ingestd.api.options import Options, PositiveDuration, PositiveSize, Secret,
 from ingestd.api.sink import Digest, Sink, Span
 from ingestd.support.pace import Pace
 
+from .. import not_installed
 from ..azure import signatures
-from ..columns import make_rows
+from ..columns import digests_of, make_rows, read
 from ..own_thread import OwnThread
 
 if TYPE_CHECKING:
@@ -77,10 +78,7 @@ class ParquetSink(Sink):
             from .lake import Lake, LocalFolder, ObjectFolder
             from .rows import FileBuffer
         except ImportError:
-            raise ConfigError(
-                f"sinks.{name}.type: needs pyarrow, which is not installed: pip install '.[parquet]' in"
-                " ingestd's source"
-            ) from None
+            raise not_installed(name, "pyarrow", "parquet") from None
         self.flush_after = float(options.flush_every)
         self._most = int(options.max_size)
         folder: Folder
@@ -91,7 +89,7 @@ class ParquetSink(Sink):
             folder = ObjectFolder(
                 str(options.url), {key: _typed(key, str(each)) for key, each in options.storage.items()}
             )
-        self._lake: Lake = Lake(folder, _secrets(options))
+        self.lake: Lake = Lake(folder, _secrets(options))
         self._new_buffer = FileBuffer
         self._buffer: FileBuffer = FileBuffer()
         self._stored: set[str] = set()
@@ -99,10 +97,6 @@ class ParquetSink(Sink):
         self._may_repeat = True
         """Whether the next flush may be one that a crash has interrupted. Its files may be merged by now."""
         self._thread = OwnThread(f"parquet-{name}")
-
-    @property
-    def lake(self) -> Lake:
-        return self._lake
 
     def risks(self) -> Sequence[str]:
         options = self.options
@@ -118,11 +112,9 @@ class ParquetSink(Sink):
     async def open(self) -> None:
         self._empty()
         self._may_repeat = True
-        await self._thread.do(self._lake.open)
+        await self._thread.do(self.lake.open)
 
     async def write(self, batch: Sequence[Record]) -> None:
-        from .rows import read
-
         await self._thread.done()
         found, refused = await make_rows(batch, read)
         if refused:
@@ -143,29 +135,17 @@ class ParquetSink(Sink):
         self._empty()
 
     async def check(self) -> None:
-        await self._thread.do(self._lake.check)
+        await self._thread.do(self.lake.check)
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
-        found: dict[int, Digest] = {}
-
-        def read() -> None:
-            self._lake.open()
-            for id_, at in self._lake.received(begin, end):
-                count, total = found.get(at // step, (0, 0))
-                found[at // step] = Digest(count + 1, (total + Digest.number_of(id_)) % (1 << 64))
-
-        await self._thread.do(read)
-        return found
+        return await self._thread.do(lambda: digests_of(self._received(begin, end), step))
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
-        found: list[str] = []
+        return await self._thread.do(lambda: [id_ for id_, _ in self._received(begin, end)])
 
-        def read() -> None:
-            self._lake.open()
-            found.extend(id_ for id_, _ in self._lake.received(begin, end))
-
-        await self._thread.do(read)
-        return found
+    def _received(self, begin: int, end: int) -> Iterator[tuple[str, int]]:
+        self.lake.open()
+        return self.lake.received(begin, end)
 
     @property
     def records(self) -> str:
@@ -184,20 +164,20 @@ class ParquetSink(Sink):
         """Store the files that are not stored yet."""
         may_repeat, self._may_repeat = self._may_repeat, True  # a failed call may have stored its file
         for folder, file in buffer.finish(self._stored):
-            if span is None or (may_repeat and self._lake.is_merged(folder, file.first, file.last)):
+            if span is None or (may_repeat and self.lake.is_merged(folder, file.first, file.last)):
                 self._store_missing(folder, file)
             else:
-                self._lake.put(f"{folder}/{_name_of(span)}", file.content())
+                self.lake.put(f"{folder}/{_name_of(span)}", file.content())
             self._stored.add(folder)
         self._may_repeat = False
 
     def _store_missing(self, folder: str, file: PartitionFile) -> None:
         """Store the records that the folder does not have yet."""
-        rest = file.without(self._lake.ids(folder, file.first, file.last))
+        rest = file.without(self.lake.ids(folder, file.first, file.last))
         if rest is not None:
             content = rest.content()
             digest = blake2b(content, digest_size=6).hexdigest()
-            self._lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
+            self.lake.put(f"{folder}/{rest.first:015d}-{rest.last:015d}-again-{digest}.parquet", content)
 
 
 def _name_of(span: Span) -> str:

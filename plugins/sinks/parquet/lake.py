@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from ingestd.api.errors import SinkRetry, reason_of
 from ingestd.api.events import Record
-from ingestd.support.durable_files import sync
+from ingestd.support.durable_files import make_folders, sync
 from ingestd.support.masking import mask
 
 from ..azure import as_query
@@ -40,43 +40,20 @@ _PART_SIZE = 8 << 20  # bytes of these rows
 _Found = TypeVar("_Found")
 
 
-class Folder(Protocol):
-    """A folder that has files. Paths are relative to it. All methods raise `OSError`."""
-
-    def connect(self) -> None:
-        """Connect, or create the folder."""
-
-    def check(self) -> None:
-        """Raise the error that writing would raise, as far as it is known without writing."""
-
-    def put(self, path: str, content: pa.Buffer | bytes) -> None:
-        """Store a file durably, whole or not at all. It replaces a file with this name."""
-
-    def names(self, folder: str) -> Mapping[str, int]:
-        """The names in a folder with sizes in bytes, none if the folder does not exist."""
-
-    def open(self, path: str) -> Any:
-        """A file for reading."""
-
-    def remove(self, path: str) -> None:
-        """Remove a file."""
-
-    def lock(self) -> AbstractContextManager[Any]:
-        """Keep others from merging, where that is possible, until the exit. The process's end is one, too."""
-
-
 class LocalFolder:
-    """A folder of the local disk."""
+    """A folder of the local disk. Paths are relative to it. All methods raise `OSError`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def connect(self) -> None:
+        """Connect, or create the folder."""
         if not self._root.is_dir():
             self._root.mkdir()
             sync(self._root.parent)
 
     def check(self) -> None:
+        """Raise the error that writing would raise, as far as it is known without writing."""
         place = self._root if self._root.exists() else self._root.parent
         if not place.is_dir():
             raise NotADirectoryError(f"{place} is not a folder")
@@ -84,11 +61,15 @@ class LocalFolder:
             raise PermissionError(f"{place} cannot be written to")
 
     def put(self, path: str, content: pa.Buffer | bytes) -> None:
+        """Store a file durably, whole or not at all. It replaces a file with this name."""
         whole = self._root / path
-        self._make_folders(whole.parent)
+        if not self._root.is_dir():  # perhaps its disk is not mounted
+            raise FileNotFoundError(f"{self._root} has gone")
+        make_folders(whole.parent)
         part = whole.with_name(f".{whole.name}.part")
         try:
-            with open(part, "wb", opener=_open_private) as file:
+            # Other users of the machine must not read events of customers. The umask may take more away.
+            with open(part, "wb", opener=lambda path, flags: os.open(path, flags, 0o640)) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -99,17 +80,8 @@ class LocalFolder:
             raise
         sync(whole.parent)
 
-    def _make_folders(self, folder: Path) -> None:
-        if folder == self._root or folder.is_dir():
-            if not self._root.is_dir():  # perhaps its disk is not mounted
-                raise FileNotFoundError(f"{self._root} has gone")
-            return
-        self._make_folders(folder.parent)
-        with suppress(FileExistsError):
-            folder.mkdir()
-        sync(folder.parent)
-
     def names(self, folder: str) -> Mapping[str, int]:
+        """The names in a folder with sizes in bytes, none if the folder does not exist."""
         found: dict[str, int] = {}
         try:
             entries = [*os.scandir(self._root / folder)]
@@ -121,12 +93,14 @@ class LocalFolder:
         return found
 
     def open(self, path: str) -> Any:
+        """A file for reading."""
         return pa.OSFile(str(self._root / path))
 
     def remove(self, path: str) -> None:
         (self._root / path).unlink()  # if a power cut undoes that, the next compaction finds the file again
 
     def lock(self) -> AbstractContextManager[Any]:
+        """Keep others from merging until the exit. The process's end is one, too."""
         opened = ExitStack()
         descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
         opened.callback(os.close, descriptor)
@@ -139,7 +113,7 @@ class LocalFolder:
 
 
 class ObjectFolder:
-    """A folder in object storage, or in another file system of pyarrow or fsspec."""
+    """The same in object storage, or in another file system of pyarrow or fsspec."""
 
     def __init__(self, url: str, arguments: dict[str, Any]) -> None:
         self._url = url
@@ -155,8 +129,7 @@ class ObjectFolder:
                 raise ValueError(f"the file system cannot be used: {error}") from error
         self._check_bucket()
 
-    def check(self) -> None:
-        self.connect()
+    check = connect
 
     def _check_bucket(self) -> None:
         """Raise `FileNotFoundError` for a missing bucket, which looks like an empty folder otherwise."""
@@ -193,12 +166,14 @@ class ObjectFolder:
         self._system.delete_file(f"{self._root}/{path}")
 
     def lock(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+        return nullcontext()  # it has no locks
 
     def open(self, path: str) -> Any:
         assert self._system is not None
         return self._system.open_input_file(f"{self._root}/{path}")
 
+
+Folder = LocalFolder | ObjectFolder
 
 Change = Callable[[Record], bytes | None]
 """Returns the new body of a record, or None for a record that stays."""
@@ -468,8 +443,3 @@ def _file_system(url: str, arguments: dict[str, Any]) -> tuple[fs.FileSystem, st
     import fsspec
 
     return fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem(scheme, **arguments))), rest.rstrip("/")
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Other users of the machine must not read events of customers. The umask may take more away."""
-    return os.open(path, flags, 0o640)

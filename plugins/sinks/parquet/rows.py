@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from ingestd.api.events import Record
 
-from ..columns import Columns, read_columns
+from ..columns import Columns, parts, read
 
 __all__ = [
     "DAY", "REPLACED", "ROW_GROUP_SIZE", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "pack",
-    "read", "unpack", "with_changes", "without_ids",
+    "unpack", "with_changes", "without_ids",
 ]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -43,13 +43,6 @@ SCHEMA = pa.schema(
     ]
 )
 """The columns of a file. `type` and `date` are in the names of its folders too."""
-
-
-def read(record: Record) -> Columns:
-    """Raises `ValueError` for a body that is no JSON object with an id, in UTF-8."""
-    if not record.body.isascii():
-        record.body.decode()  # the members that are not decoded may be invalid
-    return read_columns(record.body)
 
 
 def make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
@@ -281,7 +274,8 @@ class FileBuffer:
         for folder, file in self._files.items():
             if folder not in done:
                 yield folder, file
-        for group in _groups(sizes, {*self._files, *done}):
+        rest = sorted(sizes.keys() - self._files.keys() - {*done}, key=lambda folder: (_is_last(folder), folder))
+        for group in parts(rest, sizes.__getitem__, ROW_GROUP_SIZE):  # so that its records fit into memory
             tables: dict[str, list[pa.Table]] = defaultdict(list)
             for chunk in self._chunks:
                 for folder, table in chunk.rows(group):
@@ -295,22 +289,6 @@ class FileBuffer:
 def _is_last(folder: str) -> bool:
     """Whether it is stored behind the others: a compaction that finds an erasure must find all records before it."""
     return folder.startswith("type=erasure/")
-
-
-def _groups(sizes: Counter[str], without: Collection[str]) -> Iterator[list[str]]:
-    """The folders in groups of which the records fit into memory."""
-    group: list[str] = []
-    size = 0
-    for folder in sorted(sizes, key=lambda each: (_is_last(each), each)):
-        if folder in without:
-            continue
-        if group and size + sizes[folder] > ROW_GROUP_SIZE:
-            yield group
-            group, size = [], 0
-        group.append(folder)
-        size += sizes[folder]
-    if group:
-        yield group
 
 
 @lru_cache(1000)

@@ -26,6 +26,7 @@ from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, is_local, remote_host
 from ingestd.api.sink import Digest, Sink
 
+from .. import not_installed
 from ..columns import DataRefused, make_rows, sift
 from .client import connect, disconnect
 from .errors import told
@@ -93,12 +94,11 @@ class PostgresSink(Sink):
         try:
             self._asyncpg: Any = import_module("asyncpg")
         except ImportError:
-            raise ConfigError(
-                f"sinks.{name}.type: needs asyncpg, which is not installed:"
-                " pip install '.[postgres]' in ingestd's source"
-            ) from None
+            raise not_installed(name, "asyncpg", "postgres") from None
         check_url(options.url, f"sinks.{name}.url")
         self._table = Table(options.table, f"sinks.{name}.table", self._asyncpg)
+        self.records = self._table.quoted
+        """The table as it stands in SQL."""
         self._connection: Any = None
         self._doubtful = False
         self._look_first = True
@@ -140,47 +140,24 @@ class PostgresSink(Sink):
             raise SinkReject(refused)
 
     async def check(self) -> None:
-        with told(with_rows=False):
-            connection = await self._connect()
-            try:
-                self._missing_indexes = await self._table.check(connection)
-            finally:
-                await disconnect(connection)
+        async with self._apart() as connection:
+            self._missing_indexes = await self._table.check(connection)
 
     async def digests(self, begin: int, end: int, step: int) -> Mapping[int, Digest]:
-        async with self._reading() as connection:
+        async with self._apart() as connection:
             return await self._table.digests(connection, begin, end, step)
 
     async def ids(self, begin: int, end: int) -> Sequence[str]:
-        async with self._reading() as connection:
+        async with self._apart() as connection:
             return await self._table.ids(connection, begin, end)
 
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Any]:
-        with told(with_rows=False):
-            connection = await self._connect()
-            try:
-                yield connection
-            finally:
-                await disconnect(connection)
-
-    @property
-    def records(self) -> str:
-        """The table as it stands in SQL."""
-        return self._table.quoted
-
     async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
-        with told(with_rows=False):
-            connection = await self._connect()
-            try:
-                return [dict(row) for row in await connection.fetch(text)]
-            finally:
-                await disconnect(connection)
+        async with self._apart() as connection:
+            return [dict(row) for row in await connection.fetch(text)]
 
     async def execute(self, statements: Sequence[str]) -> None:
         """Carry out all statements in one transaction, and one such transaction after the other."""
-        with told(with_rows=False):
-            connection = await self._connect()
+        async with self._apart() as connection:
             try:
                 async with connection.transaction():
                     # Who waits for a lock holds up all later readers.
@@ -188,6 +165,14 @@ class PostgresSink(Sink):
                         await connection.execute(statement)
             except self._asyncpg.DependentObjectsStillExistError as error:
                 raise SinkFailure(f"{error.message}: {error.detail}") from None
+
+    @asynccontextmanager
+    async def _apart(self) -> AsyncIterator[Any]:
+        """A connection of its own, for everything but records."""
+        with told(with_rows=False):
+            connection = await self._connect()
+            try:
+                yield connection
             finally:
                 await disconnect(connection)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
 
-from ..columns import read_columns
+from ..columns import parts, read_columns
 from .table import COLUMNS, Table
 
 __all__ = ["Row", "copy", "new_rows", "row_of"]
@@ -89,7 +90,7 @@ async def new_rows(connection: Any, table: Table, rows: Sequence[Row]) -> list[R
 
 async def copy(connection: Any, table: Table, rows: Sequence[Row]) -> None:
     """Copy all rows in one transaction."""
-    portions = _portions(rows)
+    portions = [*parts(rows, lambda row: len(row.body), _PORTION)]
     if len(portions) == 1:  # one statement is a transaction
         await _copy_portion(connection, table, portions[0])
     elif portions:
@@ -98,21 +99,10 @@ async def copy(connection: Any, table: Table, rows: Sequence[Row]) -> None:
                 await _copy_portion(connection, table, portion)
 
 
-async def _copy_portion(connection: Any, table: Table, portion: Sequence[bytes]) -> None:
+async def _copy_portion(connection: Any, table: Table, rows: Sequence[Row]) -> None:
     # In one piece, because asyncpg does not notice a lost connection while it waits to send another row.
-    data = memoryview(b"".join([_BEGIN, *portion, _END]))
+    pieces = chain.from_iterable((row.head, row.body) for row in rows)
+    data = memoryview(b"".join([_BEGIN, *pieces, _END]))
     await connection.copy_to_table(
         table.name, schema_name=table.schema, columns=[*COLUMNS], source=data, format="binary"
     )
-
-
-def _portions(rows: Sequence[Row]) -> list[list[bytes]]:
-    portions: list[list[bytes]] = []
-    room = 0
-    for _, head, body in rows:
-        if len(body) > room:
-            portions.append([])
-            room = _PORTION
-        portions[-1] += (head, body)
-        room -= len(body)
-    return portions

@@ -11,7 +11,7 @@ not work, because Redis wants each id to be greater than the last one in the str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -21,6 +21,8 @@ from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, has_credentials, password_in_clear
 from ingestd.api.sink import Sink
+
+from ..columns import parts
 
 if TYPE_CHECKING:
     from .client import StreamOnRedis
@@ -85,7 +87,7 @@ class RedisStreamSink(Sink):
             there = await self._find(records)
             records = [each for number, each in enumerate(records) if number not in there]
         self._sure = False
-        for part in _parts(records):
+        for part in parts(records, lambda each: len(each[1].body), _TRANSACTION):
             await self._stream.add(part)
         self._sure = True
 
@@ -101,16 +103,3 @@ class RedisStreamSink(Sink):
         entries = max(_LOOK_BACK, 2 * len(records))
         size = max(_LOOK_BACK_BYTES, 2 * sum(len(record.body) for _, record in records))
         return await self._stream.find([identity for identity, _ in records], entries=entries, size=size)
-
-
-def _parts(records: Sequence[tuple[str, Record]]) -> Iterator[list[tuple[str, Record]]]:
-    part: list[tuple[str, Record]] = []
-    size = 0
-    for each in records:
-        size += len(each[1].body)
-        if part and size > _TRANSACTION:
-            yield part
-            part, size = [], len(each[1].body)
-        part.append(each)
-    if part:
-        yield part

@@ -104,7 +104,7 @@ class WebhookSink(Sink):
         return password_in_clear(f"{path}.url", options.url, "use https") if has_credentials(options.url) else ()
 
     async def check(self) -> None:
-        await self._target.check()
+        await self._target.connect()
 
     async def _deliver(self, items: Sequence[_Item]) -> dict[int, str]:
         """Post records until each is taken or refused. Returns the reason for each refused record, by its index."""

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
-from tornado.httpclient import HTTPRequest
-from tornado.httputil import HTTPHeaders
-from tornado.iostream import StreamClosedError
-from tornado.tcpclient import TCPClient
-
-from ingestd.api import __version__
-from ingestd.api.errors import ConfigError, SinkFailure
-from ingestd.api.http_request import Reply, ask
+from ingestd.api.errors import ConfigError
+from ingestd.api.http_request import Reply
 from ingestd.api.options import Secret
 from ingestd.support.terminal import printable
 
-from ..http_servers import advice, connection_failure, read_url, trust
+from ..http_servers import HttpServer, basic
 from . import WebhookOptions
 
 __all__ = ["REFUSALS", "Target"]
@@ -37,67 +30,36 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t -~]+")
 
 _LEAST_HIDDEN = 4  # a shorter value such as 1 or on is no secret, and hiding it would spoil texts
-_MOST_TEXT = 200
-# Far above a delivery's usual time limit. It ends attempts that nothing waits for.
-_CONNECT_TIMEOUT = 120.0
+_MOST_READ, _MOST_TEXT = 4096, 200  # bytes of an answer, and characters that a message has of it
 
 
-class Target:
-    """The receiver. Its errors name the host only, because the rest of the URL may be secret."""
+class Target(HttpServer):
+    """The receiver."""
 
     def __init__(self, options: WebhookOptions, path: str) -> None:
-        parts, self.host, self._address = read_url(options.url, f"{path}.url", "https://crm.example/in")
+        super().__init__(options.url, options.ca_file, path, "https://crm.example/in")
+        parts, user, password = self.parts, self.user, self.password
         self._url = parts._replace(netloc=self.host, fragment="").geturl()
-        self._tls = trust(options.ca_file, parts.scheme, f"{path}.ca_file")
-        self._advice = advice(options.ca_file)
         self._headers = _checked_headers(options.headers, f"{path}.headers")
         hidden = [*self._headers.values(), *(each.rpartition(" ")[2] for each in self._headers.values())]  # Bearer …
         hidden += [each.partition("=")[2] or each for each in parts.query.split("&")]
-        if parts.username is not None:
-            user, password = unquote(parts.username), unquote(parts.password or "")
-            credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+        if user is not None:
             if "authorization" in map(str.lower, self._headers):
                 raise ConfigError(f"{path}.headers: give either Authorization, or user and password in the url")
-            self._headers["Authorization"] = f"Basic {credentials}"
-            hidden += [credentials, password or user, parts.password or parts.username]
+            self._headers["Authorization"] = basic(user, password)
+            credentials = self._headers["Authorization"].removeprefix("Basic ")
+            hidden += [credentials, password or user, parts.password or parts.username or ""]
         hidden += [unquote(each) for each in hidden]
         self._hidden = sorted({each for each in hidden if len(each) >= _LEAST_HIDDEN}, key=len, reverse=True)
 
-    async def check(self) -> None:
-        client = TCPClient()
-        try:
-            stream = await client.connect(*self._address, ssl_options=self._tls)
-            stream.close()
-        except (OSError, StreamClosedError) as error:
-            raise connection_failure(error, self.host, self._advice) from None
-        finally:
-            client.close()
-
     async def post(self, headers: Mapping[str, str], body: bytes) -> Reply:
-        """The answer to this body with these headers and the configured ones.
-
-        Raises `SinkRetry` without a connection, and `SinkFailure` if the connection ends without an answer.
-        """
-        request = self._request({**self._headers, **headers}, body)
-        answer = await ask(request, reads_text=lambda status: status in REFUSALS)
-        if answer.status == 0:
-            raise connection_failure(answer.failure, self.host, self._advice) from None
-        if answer.early and 200 <= answer.status < 300:
-            raise SinkFailure(f"{self.host} answers {answer.status} before it has received the whole request")
-        return answer
-
-    def _request(self, headers: dict[str, str], body: bytes) -> HTTPRequest:
-        return HTTPRequest(
+        """The answer to this body with these headers and the configured ones."""
+        return await self.ask(
             self._url,
-            "POST",
-            HTTPHeaders(headers),
-            body,
-            connect_timeout=_CONNECT_TIMEOUT,
-            request_timeout=0.0,  # none here, because delivery has a time limit
-            follow_redirects=False,
-            decompress_response=False,
-            user_agent=f"ingestd/{__version__}",
-            ssl_options=self._tls,
+            {**self._headers, **headers},
+            most_text=_MOST_READ,
+            reads_text=lambda status: status in REFUSALS,
+            body=body,
         )
 
     def presentable(self, raw: bytes) -> str:

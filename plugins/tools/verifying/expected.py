@@ -76,7 +76,7 @@ class Expected:
     def __init__(self, dues: Collection[Due], consumer: SinkConsumer, since: int, until: int) -> None:
         self._dues = dues
         self._passes = make_filter(consumer.options.filter)
-        transform = consumer.made_of[3]
+        transform = consumer.transform
         # Only a plugin's transform may leave a record out.
         self._transform = transform if isinstance(consumer.options.transform, str) else None
         self._since, self._until = since, until
