@@ -26,8 +26,8 @@ from ..auth.key_registry import has_server_keys
 from ..reports import sales
 from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
-from ..reports.orders import Pause
 from ..reports.periods import TimeZone
+from ..reports.recent import Pause
 from ..reports.rules import ReportRules
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .arrivals import Arrivals, Referrers

@@ -37,6 +37,8 @@ _NONE = (_ZERO,) * 5
 
 @dataclass(slots=True)
 class Order:
+    order_id: str | None
+    event_id: str
     number: int
     """The number of its period."""
     shares: Sequence[Shares]
