@@ -64,11 +64,6 @@ class Customer(msgspec.Struct, gc=False):
         return tuple(f"{self.tenant}\0{kind}{value}" for kind, value in named if value is not None)
 
 
-class _Page(msgspec.Struct, gc=False):
-    url: Any = None
-    path: Any = None
-
-
 class _Context(msgspec.Struct, gc=False):
     page: Any = None
 

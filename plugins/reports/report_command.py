@@ -43,7 +43,7 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     made = Report(
         by_columns, (arguments.model, *MODELS) if "model" in by else (arguments.model,), numbers=periods.number,
         first=periods.first, last=periods.last, read_touch=lambda record: rules.touch_of(record, daemon.unusable_ids),
-        unusable_ids=daemon.unusable_ids, channel=rules.channel, tenant=arguments.tenant,
+        unusable_ids=daemon.unusable_ids, channel=rules.channels.of_texts, tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
         until=periods.until, keep_case=arguments.keep_case, paths=arguments.paths,
     )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ingestd.api.events import Record
 from ingestd.support.unusable_ids import UnusableIds
@@ -28,8 +28,3 @@ class ReportRules(NamedTuple):
         """The touchpoint that a record of the journal is, if it counts."""
         seen = self.read(record, unusable_ids)
         return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
-
-    def channel(self, texts: Mapping[str, Any]) -> str:
-        """The channel of a touchpoint, or of what a campaign cost. Records of earlier versions have none."""
-        frozen: str | None = texts.get("channel")
-        return frozen or self.channels.of(texts.get("source"), texts.get("medium"), texts.get("name"))

@@ -115,8 +115,8 @@ class _Reading:
         ids = shop.daemon.unusable_ids
         self.report = Report(
             columns_of(_BY), numbers=self._course.number, read_touch=lambda record: shop.rules.touch_of(record, ids),
-            unusable_ids=ids, channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
-            rest=_resting(),
+            unusable_ids=ids, channel=shop.rules.channels.of_texts, tenant=query.tenant, since=self.since,
+            until=periods.until, rest=_resting(),
         )  # fmt: skip
 
     def members(self) -> dict[str, Any]:

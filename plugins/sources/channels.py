@@ -6,7 +6,7 @@ https://support.google.com/analytics/answer/9756891 documents them, as of Novemb
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -161,6 +161,11 @@ class Channels:
     def of(self, source: str | None, medium: str | None, name: str | None) -> str:
         """The channel of a source, medium and name of a campaign. "Unassigned" if no rule takes them."""
         return self._recall(source, medium, name)[0]
+
+    def of_texts(self, texts: Mapping[str, Any]) -> str:
+        """The channel that a record has. Records of earlier versions and costs have none, so the rules decide."""
+        recorded: str | None = texts.get("channel")
+        return recorded or self.of(texts.get("source"), texts.get("medium"), texts.get("name"))
 
     def explain(self, source: str | None, medium: str | None, name: str | None) -> tuple[str, str]:
         """The channel, and its rule in words."""

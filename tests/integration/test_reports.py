@@ -292,11 +292,15 @@ def test_a_session_belongs_to_its_first_touchpoint_whatever_kind_it_is() -> None
         *visit(shop, 5, (mail, None), age=HOUR),  # it happened before, and came late
     ]
     rules = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), TimeZone("UTC"), DAY)
-    found = {row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channel)}
+    found = {
+        row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channels.of_texts)
+    }
     assert found == {
         ("Organic Search", "google"): 1, ("Email", "news"): 2, ("Paid Search", "google"): 1, ("Direct", "(direct)"): 1,
     }  # fmt: skip
-    assert rows(records[::-1], "channel", channel=rules.channel) == rows(records, "channel", channel=rules.channel)
+    assert rows(records[::-1], "channel", channel=rules.channels.of_texts) == rows(
+        records, "channel", channel=rules.channels.of_texts
+    )
 
 
 async def test_the_products_of_a_forgotten_order_are_unknown(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def reported(records: Sequence[Record], first: date, last: date, *, compare: boo
     periods = Periods(first, last, ZONE, compare=compare)
     report = Report(
         BY, numbers=periods.number, read_touch=touch_of, unusable_ids=IDS,
-        channel=BY_RULES.channel, since=periods.since - DAY, until=periods.until,
+        channel=BY_RULES.channels.of_texts, since=periods.since - DAY, until=periods.until,
     )  # fmt: skip
     for record in records:
         report.add(record)
