@@ -12,18 +12,18 @@ import msgspec
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
 from ingestd.api.record_batch import length_of
-from ingestd.api.store import State
+from ingestd.api.store import State, state_key
 from ingestd.support.pace import Pace
 from ingestd.support.unusable_ids import UnusableIds
 
 from ..sources import Channels
 from .amounts import currency_code
 from .arrivals import Arrivals
-from .journeys import Journeys, Limits, link_key, referrers_key, touches_key, visitors_key
+from .journeys import LINK, REFERRERS, TOUCHES, VISITORS, Journeys, Limits
 from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
-from .people import People, credited_key, user_key, visitor_key
+from .people import CREDITED, USER, VISITOR, People
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Touch
@@ -331,16 +331,16 @@ async def _load(state: State, found: Sequence[Seen], visits: Visits) -> None:
     visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(
         keys=[
-            *(link_key(*visitor) for visitor in visitors),
+            *(state_key(LINK, *visitor) for visitor in visitors),
             *(mark_key(each.tenant, each.order_id, each.event_id) for each in about_orders),
             *(waiting_key(each.tenant, each.order_id) for each in about_orders if each.order_id is not None),
-            *(visitor_key(order.tenant, order.anonymous_id) for order in orders),
-            *(user_key(order.tenant, order.user_id) for order in orders if order.user_id is not None),
+            *(state_key(VISITOR, order.tenant, order.anonymous_id) for order in orders),
+            *(state_key(USER, order.tenant, order.user_id) for order in orders if order.user_id is not None),
         ],
         sets=[
-            *(visitors_key(tenant, user) for tenant, user in users if user is not None),
-            *(touches_key(*visitor) for visitor in arrived),
-            *(referrers_key(*visitor) for visitor in new),
-            *(credited_key(order.tenant, order.anonymous_id) for order in orders),
+            *(state_key(VISITORS, tenant, user) for tenant, user in users if user is not None),
+            *(state_key(TOUCHES, *visitor) for visitor in arrived),
+            *(state_key(REFERRERS, *visitor) for visitor in new),
+            *(state_key(CREDITED, order.tenant, order.anonymous_id) for order in orders),
         ],
     )
