@@ -34,8 +34,8 @@ from .reading import Erasure, Seen, read
 from .record_size import recorded_id
 from .rollups import read_tenants
 from .touches import Touch, repeats
-from .untrusted import Untrusted, UntrustedRecords
-from .waiting import WaitingRefunds
+from .untrusted import Untrusted, find_untrusted
+from .waiting import find_waiting
 
 __all__ = ["explain", "find"]
 
@@ -115,8 +115,8 @@ async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) ->
     if query.order is not None:
         marks = await Marks(state, 0).of_order_id(query.order, tenants)
         for tenant in tenants:
-            waiting += [(tenant, refund) for refund in await WaitingRefunds(state, 0).find(tenant, query.order)]
-            untrusted += await UntrustedRecords(state).find(tenant, query.order)
+            waiting += [(tenant, refund) for refund in await find_waiting(state, tenant, query.order)]
+            untrusted += await find_untrusted(state, tenant, query.order)
     return _Known(await _touches(people, state), users, marks, waiting, untrusted)
 
 

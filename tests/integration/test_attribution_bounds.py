@@ -23,7 +23,7 @@ from ingestd.plugins.attribution import untrusted
 from ingestd.plugins.attribution.journeys import LINK, VISITORS
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.record_size import texts_of
-from ingestd.plugins.attribution.untrusted import UntrustedRecords
+from ingestd.plugins.attribution.untrusted import find_untrusted
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.journals import append
@@ -421,7 +421,7 @@ async def test_the_orders_of_a_public_key_a_day_are_limited(
         found = [msgspec.json.decode(body)["orderId"] for body in await attribution.derived()]
         counted = attribution.counted("orders")
         state = attribution.backend.store.begin(START + DAY)
-        (ignored,) = await UntrustedRecords(state).find("shop", "o-125")
+        (ignored,) = await find_untrusted(state, "shop", "o-125")
         assert (ignored.kind, ignored.is_excess) == ("order", True)
     assert found == [*(f"o-{number}" for number in range(most)), "another", "o-129", "o-130", "o-128"]
     assert counted == {"direct": most + 4, "too_many": 130 - most, "repeated": 3}
