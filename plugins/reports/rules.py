@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from ingestd.api.events import Record
 from ingestd.support.unusable_ids import UnusableIds
 
-from ..attribution.reading import Erasure, Seen
+from ..attribution.arrivals import Arrivals
+from ..attribution.reading import Seen, read
 from ..attribution.touches import Touch
 from ..sources import Channels
 from .periods import TimeZone
@@ -17,8 +17,7 @@ __all__ = ["ReportRules"]
 
 
 class ReportRules(NamedTuple):
-    read: Callable[[Record, UnusableIds], Seen | Erasure | None]
-    """Reads a record of the journal."""
+    arrivals: Arrivals
     channels: Channels
     time_zone: TimeZone
     cost_life: int
@@ -26,5 +25,5 @@ class ReportRules(NamedTuple):
 
     def touch_of(self, record: Record, unusable_ids: UnusableIds) -> Touch | None:
         """The touchpoint that a record of the journal is, if it counts."""
-        seen = self.read(record, unusable_ids)
+        seen = read(record, self.arrivals, unusable_ids, with_stateless=True)
         return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
-from .tables import click_sources
-
 __all__ = ["ClickId", "ClickSource", "click_id_of"]
 
 _LONGEST_ADDRESS = 16_384  # characters
@@ -43,12 +41,8 @@ class ClickSource(str):
         return source.strip(), medium.strip() or None
 
 
-def click_id_of(campaign: Any, page: Any, types: Types | None = None) -> ClickId | None:
-    """The click id in `context.campaign`, or else in the query or fragment of `context.page.url`.
-
-    `types` are the click ids of `SourceRules`; without them, those of the package count.
-    """
-    types = click_sources() if types is None else types
+def click_id_of(campaign: Any, page: Any, types: Types) -> ClickId | None:
+    """The click id in `context.campaign`, or else in the query or fragment of `context.page.url`."""
     if isinstance(campaign, dict):
         type_, id_ = campaign.get("click_id_type"), campaign.get("click_id")
         if isinstance(type_, str) and isinstance(id_, str) and type_.strip() and (id_ := _id(id_)):

@@ -11,7 +11,7 @@ from .addresses import place_of, site_of
 from .click_ids import ClickId, ClickSource, click_id_of
 from .tables import MEDIUMS, click_sources, known_app, known_host
 
-__all__ = ["Named", "SourceRules"]
+__all__ = ["SourceRules"]
 
 
 class Named(NamedTuple):

@@ -291,7 +291,7 @@ def test_a_session_belongs_to_its_first_touchpoint_whatever_kind_it_is() -> None
         *visit(shop, 5, ("", None)),
         *visit(shop, 5, (mail, None), age=HOUR),  # it happened before, and came late
     ]
-    rules = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), TimeZone("UTC"), DAY)
+    rules = ReportRules(ARRIVALS, Channels(), TimeZone("UTC"), DAY)
     found = {
         row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channels.of_texts)
     }

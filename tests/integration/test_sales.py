@@ -16,7 +16,6 @@ import pytest
 from ingestd.api import times
 from ingestd.api.errors import BadRequest, NotFound
 from ingestd.api.events import Record
-from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
 from ingestd.plugins.reports.columns import columns_of
@@ -36,7 +35,7 @@ from tests.support.journals import read_all
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
 ZONE = TimeZone("Europe/Berlin")
-BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 400 * DAY)
+BY_RULES = ReportRules(ARRIVALS, Channels(), ZONE, 400 * DAY)
 SHAPE = Disclosure("shape", (), ())
 BY = columns_of(["channel", "source", "medium", "campaign"])
 

@@ -23,7 +23,6 @@ from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.models import MODELS
-from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.attribution.report import Row
 from ingestd.plugins.attribution.rollups import PERIODS, sum_up
 from ingestd.plugins.attribution.rollups import read as read_rollups
@@ -49,10 +48,8 @@ from tests.support.shop_day import DAY, TENANTS, count_day, first_events, make_d
 
 HOUR = DAY // 24
 BY = ["channel", "source", "medium"]
-RULES = ReportRules(
-    lambda record, ids: read(record, Arrivals(Exclusions((), (), ()), SourceRules(), "fallback"), ids),
-    Channels(), TimeZone("UTC"), DAY,
-)  # fmt: skip
+ARRIVALS = Arrivals(Exclusions((), (), ()), SourceRules(), "fallback")
+RULES = ReportRules(ARRIVALS, Channels(), TimeZone("UTC"), DAY)
 
 
 @asynccontextmanager
