@@ -6,7 +6,6 @@ Pure functions and tables, without state. `attribution` makes touchpoints of the
 from __future__ import annotations
 
 from .channels import ChannelRule, Channels
-from .click_ids import ClickId, ClickSource
-from .rules import SourceRules
+from .rules import ClickId, ClickSource, SourceRules
 
 __all__ = ["ChannelRule", "Channels", "ClickId", "ClickSource", "SourceRules"]
