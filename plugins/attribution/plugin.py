@@ -25,8 +25,8 @@ from ..reports import sales
 from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
 from ..reports.periods import TimeZone
+from ..reports.reading import ReportRules
 from ..reports.recent import Pause
-from ..reports.rules import ReportRules
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .arrivals import Arrivals, Referrers
 from .channel_command import register as register_channel_command

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
@@ -46,15 +46,13 @@ class Line(NamedTuple):
     """The same row by each further model."""
 
 
+@dataclass(slots=True)
 class _Session:
-    __slots__ = ("campaign", "start", "touched", "visitor")
-
-    def __init__(self, start: int, visitor: str, campaign: Campaign) -> None:
-        self.start = start
-        self.visitor = visitor
-        self.campaign = campaign
-        self.touched: tuple[int, int] | None = None
-        """The sort key of its first touchpoint."""
+    start: int
+    visitor: str
+    campaign: Campaign
+    touched: tuple[int, int] | None = None
+    """The sort key of its first touchpoint."""
 
 
 class Report:

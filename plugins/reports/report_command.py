@@ -19,9 +19,9 @@ from ..attribution.models import MODELS
 from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
+from .reading import ReportRules
 from .recent import Undecided, pages
 from .report import Report
-from .rules import ReportRules
 from .text import Form, csv_lines, members, table
 
 __all__ = ["report"]

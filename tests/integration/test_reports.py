@@ -23,8 +23,8 @@ from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
 from ingestd.plugins.reports.columns import UNKNOWN, columns_of
 from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing

@@ -21,8 +21,8 @@ from ingestd.plugins.console.sales import Sales
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.costs import Cost, change
 from ingestd.plugins.reports.periods import Periods, TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.reports.sales import Shop, latest_orders, make_sales
 from ingestd.plugins.reports.text import Form, members
 from ingestd.plugins.sources import Channels

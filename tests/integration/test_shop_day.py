@@ -30,9 +30,9 @@ from ingestd.plugins.attribution.rollups import rows_of as rows_of_rollups
 from ingestd.plugins.attribution.touches import Exclusions
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.report_command import report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.storage.placements import index_of_tenant
 from tests.integration.test_attribution_rollups import cells
