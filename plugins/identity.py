@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -23,9 +23,6 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .auth.key_registry import has_server_keys
 from .lives import end_former_entries, link_life, user_life, visitor_life
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
 
 __all__ = ["IdentityPlugin", "TraitBounds", "anonymous_profile", "trait_fields", "user_profile"]
 
@@ -91,7 +88,11 @@ class IdentityPlugin:
             "Traits by public keys that were not kept, because all profiles together were at their bound.",
             registry=daemon.registry,
         ).inc
-        self._refused = _counters(daemon.registry)
+        refused = Counter(
+            "ingestd_identity_links_refused", "Links that were not made, by reason.", ["reason"],
+            registry=daemon.registry,
+        )  # fmt: skip
+        self._refused = {reason: refused.labels(reason).inc for reason in _REASONS}
         daemon.watch(end_former_entries(daemon.store), name="identity: ends")
 
     @hookimpl
@@ -164,7 +165,7 @@ class IdentityPlugin:
             return True
         store = self._daemon.of_tenant(event.tenant).store
         if not event.signed and store.field_bytes >= share * store.max_size:
-            self._traits.refuse(state, fields)
+            state.on_commit(partial(self._traits.count_refused, len(fields)))
             return False
         store.field_bytes += _size(fields)
         return True
@@ -289,18 +290,6 @@ class IdentityPlugin:
         return {"links": links, "profiles": profiles}
 
 
-def _counters(registry: CollectorRegistry) -> Mapping[_Reason, Callable[[], None]]:
-    from prometheus_client import Counter  # here, so that commands, which count nothing, start sooner
-
-    refused = Counter(
-        "ingestd_identity_links_refused",
-        "Links that were not made, by reason.",
-        ["reason"],
-        registry=registry,
-    )
-    return {reason: refused.labels(reason).inc for reason in _REASONS}
-
-
 def _size(fields: Mapping[str, Field]) -> int:
     """The bytes that a store needs for these traits."""
     return sum([len(name) + len(field.value) + _BESIDE_TRAIT for name, field in fields.items()])
@@ -335,8 +324,8 @@ class TraitBounds:
     def __init__(self, traits: int, size: int) -> None:
         self._traits = traits
         self._size = size
-        self.count_dropped: Callable[[int], None] = _ignore
-        self.count_refused: Callable[[int], None] = _ignore
+        self.count_dropped: Callable[[int], None] = lambda number: None
+        self.count_refused: Callable[[int], None] = lambda number: None
 
     def check(self, traits: Mapping[str, Any]) -> None:
         """Raises `BadRequest` if a profile cannot keep so many or so large traits."""
@@ -357,16 +346,7 @@ class TraitBounds:
             if dropped:
                 state.on_commit(partial(self.count_dropped, dropped))
 
-    def refuse(self, state: State, fields: Mapping[str, Field]) -> None:
-        """Count traits that are not kept because the profiles of all are at their bound."""
-        if fields:
-            state.on_commit(partial(self.count_refused, len(fields)))
-
 
 def trait_fields(traits: Mapping[str, Any], at: int) -> dict[str, Field]:
     """The fields of a profile for these traits. Each value is JSON."""
     return {name: Field(at, msgspec.json.encode(value).decode()) for name, value in traits.items()}
-
-
-def _ignore(_: int) -> None:
-    """Commands count nothing."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 FILE = Path(__file__).parents[1] / "plugins" / "sources" / "matomo.csv"
+OWN = FILE.with_name("hosts.csv")
+"""Rows of ours, which replace those of the lists."""
 
 LISTS = {"AIAssistants.yml": "ai", "Socials.yml": "social", "SearchEngines.yml": "search"}
 """The kind of each list. Of a host in several lists, the first counts."""
@@ -55,7 +57,10 @@ def rows(folder: Path) -> Iterator[tuple[str, str, str]]:
             pattern = pattern[:-2] + "*" if pattern.endswith(".{}") else pattern
             if "{" not in pattern and is_usable(name, host, kind):
                 found.setdefault(pattern, (name, kind))
+    own = {row["host"] for row in csv.DictReader(OWN.read_text().splitlines())}
     for pattern, named in found.items():
+        if pattern in own:
+            continue
         parents = [pattern.split(".", count)[-1] for count in range(1, pattern.count("."))]
         if named not in [found.get(parent) for parent in parents]:  # otherwise the row of the parent says the same
             yield pattern, *named

@@ -16,13 +16,14 @@ from ingestd.api.output import write, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
+from ..reports.recent import pages
 from ..sources import Channels
 from .amounts import worth
 from .explanation import explain_order, ignored, money, text_lines, waiting
 from .marks import TENANTS, DecidedOrder, Marks
 from .record_size import recorded_id
-from .untrusted import Untrusted, UntrustedRecords
-from .waiting import WaitingRefunds
+from .untrusted import Untrusted, find_untrusted
+from .waiting import find_waiting
 
 __all__ = ["register"]
 
@@ -126,9 +127,9 @@ def _is_of(body: dict[str, Any], order_id: str) -> bool:
 async def _undecided(order_id: str, tenant: str | None, partitions: Sequence[Partition]) -> str:
     text = f"the order {order_id!r} is not attributed: it has not been sent, or attribution has not read it yet"
     for partition in partitions:
-        refunds = WaitingRefunds(partition.store.begin(times.now()), 0)
+        state = partition.store.begin(times.now())
         for name in await _tenants(tenant, partition.store):
-            for refund in await refunds.find(name, order_id):
+            for refund in await find_waiting(state, name, order_id):
                 text += f"; {printable(waiting(name, refund))}"  # callers choose the currency
     for each in await _untrusted(order_id, tenant, partitions):
         text += f"; {ignored(each)}"
@@ -139,10 +140,9 @@ async def _untrusted(order_id: str, tenant: str | None, partitions: Sequence[Par
     """Records of the order that were ignored because a public key sent them."""
     found = []
     for partition in partitions:
-        records = UntrustedRecords(partition.store.begin(times.now()))
-        found += [
-            each for name in await _tenants(tenant, partition.store) for each in await records.find(name, order_id)
-        ]
+        state = partition.store.begin(times.now())
+        for name in await _tenants(tenant, partition.store):
+            found += await find_untrusted(state, name, order_id)
     return found
 
 
@@ -159,14 +159,9 @@ def _age(mark: DecidedOrder) -> str:
     return str(timedelta(seconds=mark.touches[-1][1] // 1000)) if mark.touches else "-"
 
 
-async def _derived(journal: Journal, *, after: int = 0) -> AsyncIterator[dict[str, Any]]:
+async def _derived(journal: Journal, *, after: int) -> AsyncIterator[dict[str, Any]]:
     """The attributions and reversals after a position of the journal."""
-    last = await journal.last()
-    while after < last:
-        records = await journal.read(after, _PAGE)
-        if not records:
-            return
+    async for records in pages(journal, after, _PAGE):
         for record in records:
             if record.type in {"attribution", "attribution_reversal"}:
                 yield record.decode()
-        after = records[-1].position

@@ -12,24 +12,24 @@ import msgspec
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
 from ingestd.api.record_batch import length_of
-from ingestd.api.store import State
+from ingestd.api.store import State, state_key
 from ingestd.support.pace import Pace
 from ingestd.support.unusable_ids import UnusableIds
 
 from ..sources import Channels
 from .amounts import currency_code
 from .arrivals import Arrivals
-from .journeys import Journeys, Limits, link_key, referrers_key, touches_key, visitors_key
+from .journeys import LINK, REFERRERS, TOUCHES, VISITORS, Journeys, Limits
 from .marks import DecidedOrder, Marks, Order, Refund, mark_key
 from .models import Model
 from .orders import MAX_PUBLIC_REVERSALS, decide, reverse, supersede
-from .people import People, credited_key, user_key, visitor_key
+from .people import CREDITED, USER, VISITOR, People
 from .reading import Erasure, Seen, read
 from .rollups import Change, add_all, order_change, reversal_change, superseded_change, within_room
 from .touches import Touch
-from .untrusted import PublicOrders, UntrustedRecords
+from .untrusted import add_untrusted, count_public
 from .visits import Visits
-from .waiting import MAX_WAITING, WaitingRefunds, waiting_key
+from .waiting import MAX_WAITING, take_waiting, wait, waiting_key
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
 
@@ -172,7 +172,7 @@ class AttributionConsumer(Consumer):
         rules = self._rules
         if rules.signed_orders and not order.signed:
             self.tally.order("untrusted")
-            await UntrustedRecords(step.state).add(order)
+            await add_untrusted(step.state, order)
             return
         marks = Marks(step.state, rules.order_memory)
         earlier = await marks.of(order)
@@ -213,7 +213,7 @@ class AttributionConsumer(Consumer):
         step.append(record)
         changes.append(order_change(order.tenant, mark, campaigns))
         self.tally.order("attributed" if candidates.touches else "direct")
-        for refund in await WaitingRefunds(step.state, rules.order_memory).take(order):
+        for refund in await take_waiting(step.state, order, rules.order_memory):
             if mark.trusts(refund):
                 mark = await self._reversed(refund, mark, step, changes)
             else:
@@ -222,16 +222,16 @@ class AttributionConsumer(Consumer):
 
     async def _has_room(self, order: Order, visitor: str | None, user_id: str | None, step: Step) -> bool:
         """Whether an order of a public key is attributed. There is a limit of such orders a day."""
-        if await PublicOrders(step.state).add(order, visitor, user_id):
+        if await count_public(step.state, order, visitor, user_id):
             return True
         self.tally.order("too_many")
-        await UntrustedRecords(step.state).add(order, is_excess=True)
+        await add_untrusted(step.state, order, is_excess=True)
         return False
 
     async def _ignore(self, refund: Refund, step: Step) -> None:
         """Count a refund that is less trusted than its order, and remember it for `attribution show`."""
         self.tally.reversal("untrusted")
-        await UntrustedRecords(step.state).add(refund)
+        await add_untrusted(step.state, refund)
 
     async def _refund(self, refund: Refund, step: Step, changes: list[Change]) -> None:
         if self._rules.signed_orders and not refund.signed:
@@ -255,10 +255,10 @@ class AttributionConsumer(Consumer):
             # A signed order may still supersede this one, so the refund waits for it. Refunds beyond `MAX_WAITING` do
             # not wait, and are not applied to the signed order.
             applied = msgspec.structs.replace(refund, is_applied=True)
-            await WaitingRefunds(step.state, self._rules.order_memory).add(applied)
+            await wait(step.state, applied, self._rules.order_memory)
 
     async def _wait(self, refund: Refund, step: Step) -> None:
-        result = await WaitingRefunds(step.state, self._rules.order_memory).add(refund)
+        result = await wait(step.state, refund, self._rules.order_memory)
         self.tally.reversal(result)
         if result == "too_many":
             log.warning(
@@ -289,7 +289,7 @@ class AttributionConsumer(Consumer):
             return mark
         if not refund.signed and mark.public_reversals >= MAX_PUBLIC_REVERSALS:
             self.tally.reversal("too_many")
-            await UntrustedRecords(step.state).add(refund, is_excess=True)
+            await add_untrusted(step.state, refund, is_excess=True)
             return mark
         whom = await People(step.state, self._rules.order_memory).of(refund.tenant, mark)
         reversal = reverse(refund, mark, whom)
@@ -331,16 +331,16 @@ async def _load(state: State, found: Sequence[Seen], visits: Visits) -> None:
     visitors = {(each.tenant, each.anonymous_id) for each in found if each.refund is None}
     await state.load(
         keys=[
-            *(link_key(*visitor) for visitor in visitors),
+            *(state_key(LINK, *visitor) for visitor in visitors),
             *(mark_key(each.tenant, each.order_id, each.event_id) for each in about_orders),
             *(waiting_key(each.tenant, each.order_id) for each in about_orders if each.order_id is not None),
-            *(visitor_key(order.tenant, order.anonymous_id) for order in orders),
-            *(user_key(order.tenant, order.user_id) for order in orders if order.user_id is not None),
+            *(state_key(VISITOR, order.tenant, order.anonymous_id) for order in orders),
+            *(state_key(USER, order.tenant, order.user_id) for order in orders if order.user_id is not None),
         ],
         sets=[
-            *(visitors_key(tenant, user) for tenant, user in users if user is not None),
-            *(touches_key(*visitor) for visitor in arrived),
-            *(referrers_key(*visitor) for visitor in new),
-            *(credited_key(order.tenant, order.anonymous_id) for order in orders),
+            *(state_key(VISITORS, tenant, user) for tenant, user in users if user is not None),
+            *(state_key(TOUCHES, *visitor) for visitor in arrived),
+            *(state_key(REFERRERS, *visitor) for visitor in new),
+            *(state_key(CREDITED, order.tenant, order.anonymous_id) for order in orders),
         ],
     )

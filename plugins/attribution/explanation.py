@@ -160,7 +160,7 @@ def _touchpoints(record: Mapping[str, Any], channels: Channels) -> Iterator[Expl
         at = parse_time(each["at"]) if "at" in each else None
         yield ExplainedTouchpoint(
             texts,
-            "" if texts is None else channel_of(texts, channels),
+            "" if texts is None else channels.of_texts(texts),
             "" if at is None else age_text(order_at - at),
             _device(each["anonymousId"], devices) if "anonymousId" in each else "",
             event_id == record["touchpoint"]["eventId"],
@@ -178,10 +178,6 @@ def _device(visitor: str | None, devices: Sequence[str | None]) -> str:
 
 def _weight(shares: Sequence[Mapping[str, Any]], event_id: str) -> float:
     return float(next((share["weight"] for share in shares if share["eventId"] == event_id), 0.0))
-
-
-def channel_of(texts: Mapping[str, Any], channels: Channels) -> str:
-    return texts["channel"] or channels.of(texts["source"], texts["medium"], texts["name"])
 
 
 def _campaign(touchpoint: ExplainedTouchpoint) -> str:

@@ -19,14 +19,14 @@ from ingestd.api.journeys import (
     JourneyRecords,
 )
 from ingestd.api.panels import Cell, Column, Table
-from ingestd.api.store import State, Store
+from ingestd.api.store import State, Store, state_key
 from ingestd.support.unusable_ids import UnusableIds
 
 from .amounts import worth
 from .campaigns import Campaign
 from .consumer import Rules
 from .explanation import EXCLUDED, KINDS, Explanation, age_text, explain_order, ignored, money, waiting
-from .journeys import link_key, linked_user, read_whole, referrers_key, touches_key, visitors_key, without_key
+from .journeys import LINK, TOUCH_SETS, VISITORS, linked_user, read_whole
 from .marks import DecidedOrder, Marks, Refund
 from .models import MODELS, weights
 from .packing import read_touches
@@ -34,8 +34,8 @@ from .reading import Erasure, Seen, read
 from .record_size import recorded_id
 from .rollups import read_tenants
 from .touches import Touch, repeats
-from .untrusted import Untrusted, UntrustedRecords
-from .waiting import WaitingRefunds
+from .untrusted import Untrusted, find_untrusted
+from .waiting import find_waiting
 
 __all__ = ["explain", "find"]
 
@@ -60,10 +60,10 @@ async def find(query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
         return [JourneyLead(tenant, position=mark.first, derived=mark.derived) for tenant, mark in marks.items()]
     if query.user is None:
         return []
-    await state.load(sets=[visitors_key(tenant, query.user) for tenant in tenants])
+    await state.load(sets=[state_key(VISITORS, tenant, query.user) for tenant in tenants])
     leads = []
     for tenant in tenants:
-        linked = [visitor for visitor, _ in await state.window(visitors_key(tenant, query.user))]
+        linked = [visitor for visitor, _ in await state.window(state_key(VISITORS, tenant, query.user))]
         if linked:
             leads.append(JourneyLead(tenant, linked[-_MAX_VISITORS:]))
     return leads
@@ -107,16 +107,16 @@ async def _known(found: JourneyRecords, tenants: Sequence[str], state: State) ->
     users = {}
     if query.visitor is not None:
         people = {tenant: [query.visitor] for tenant in tenants}
-        await state.load(keys=[link_key(tenant, query.visitor) for tenant in tenants])
-        linked = {tenant: await state.get(link_key(tenant, query.visitor)) for tenant in tenants}
+        await state.load(keys=[state_key(LINK, tenant, query.visitor) for tenant in tenants])
+        linked = {tenant: await state.get(state_key(LINK, tenant, query.visitor)) for tenant in tenants}
         users = {tenant: linked_user(text) for tenant, text in linked.items() if text is not None}
     marks: Mapping[str, DecidedOrder] = {}
     waiting, untrusted = [], []
     if query.order is not None:
         marks = await Marks(state, 0).of_order_id(query.order, tenants)
         for tenant in tenants:
-            waiting += [(tenant, refund) for refund in await WaitingRefunds(state, 0).find(tenant, query.order)]
-            untrusted += await UntrustedRecords(state).find(tenant, query.order)
+            waiting += [(tenant, refund) for refund in await find_waiting(state, tenant, query.order)]
+            untrusted += await find_untrusted(state, tenant, query.order)
     return _Known(await _touches(people, state), users, marks, waiting, untrusted)
 
 
@@ -124,11 +124,12 @@ async def _touches(people: Mapping[str, Sequence[str]], state: State) -> Sequenc
     touches: list[tuple[str, str, Touch, str | None]] = []
     visitors = [(tenant, visitor) for tenant, some in people.items() for visitor in some[:_MAX_VISITORS]]
     for tenant, visitor in visitors:
-        keys = touches_key(tenant, visitor), referrers_key(tenant, visitor), without_key(tenant, visitor)
+        touches_key, referrers_key, without_key = keys = [state_key(kind, tenant, visitor) for kind in TOUCH_SETS]
         await state.load(sets=keys)
-        counted = [*await read_touches(state, keys[0]), *(touch for _, touch in await read_whole(state, keys[1]))]
+        counted = await read_touches(state, touches_key)
+        counted += [touch for _, touch in await read_whole(state, referrers_key)]
         touches += [(tenant, visitor, touch, None) for touch in sorted(counted, key=lambda touch: touch.order)]
-        touches += [(tenant, visitor, touch, reason) for reason, touch in await read_whole(state, keys[2])]
+        touches += [(tenant, visitor, touch, reason) for reason, touch in await read_whole(state, without_key)]
         state.release(sets=keys)
     return touches
 

@@ -12,7 +12,7 @@ from ingestd.api.store import State, key_digest, state_key
 
 from .arrivals import Referrers
 from .packing import add_touch, last_before, read_touches
-from .people import CREDITED, USER, VISITOR, credited_key, user_key, visitor_key
+from .people import CREDITED, USER, VISITOR
 from .touches import Touch
 
 __all__ = [
@@ -20,20 +20,15 @@ __all__ = [
     "MAX_IGNORED",
     "REFERRERS",
     "TOUCHES",
+    "TOUCH_SETS",
     "VISITORS",
-    "WITHOUT",
     "Candidates",
     "Ignored",
     "Journeys",
     "Limits",
     "forget",
-    "link_key",
     "linked_user",
     "read_whole",
-    "referrers_key",
-    "touches_key",
-    "visitors_key",
-    "without_key",
 ]
 
 LINK, VISITORS = "attribution-link", "attribution-visitors"
@@ -43,6 +38,7 @@ TOUCHES, REFERRERS, WITHOUT = "touches", "touches-referrer", "touches-excluded"
 
 Referrers are apart, so that they displace no other touchpoint, and an earlier version does not take them for campaigns.
 """
+TOUCH_SETS = TOUCHES, REFERRERS, WITHOUT
 
 _DAY = 86_400_000
 _MARGIN = 30 * _DAY
@@ -130,27 +126,6 @@ class Candidates(NamedTuple):
         return self._replace(touches=touches, left_out=self.left_out + left_out)
 
 
-def link_key(tenant: str, anonymous_id: str) -> str:
-    return state_key(LINK, tenant, anonymous_id)
-
-
-def visitors_key(tenant: str, user_id: str) -> str:
-    return state_key(VISITORS, tenant, user_id)
-
-
-def touches_key(tenant: str, anonymous_id: str) -> str:
-    return state_key(TOUCHES, tenant, anonymous_id)
-
-
-def referrers_key(tenant: str, anonymous_id: str) -> str:
-    return state_key(REFERRERS, tenant, anonymous_id)
-
-
-def without_key(tenant: str, anonymous_id: str) -> str:
-    """The key of a visitor's excluded touchpoints."""
-    return state_key(WITHOUT, tenant, anonymous_id)
-
-
 class Journeys:
     """Reads and changes links and touchpoints in a transaction. `clock` is the time at the journal's position."""
 
@@ -165,12 +140,12 @@ class Journeys:
         if before is not None and before.user_id == user_id:
             at = max(at, before.at or 0)
         elif before is not None:
-            await self._state.pull(visitors_key(tenant, before.user_id), [anonymous_id])
+            await self._state.pull(state_key(VISITORS, tenant, before.user_id), [anonymous_id])
         text = _encode((user_id, at)).decode()
-        await self._state.put(link_key(tenant, anonymous_id), text, _LIFE + _MARGIN)
+        await self._state.put(state_key(LINK, tenant, anonymous_id), text, _LIFE + _MARGIN)
         found = await self._linked(tenant, user_id)
         place = max([at * _PLACES, *(each + 1 for _, each in found[-1:])])
-        await self._push(visitors_key(tenant, user_id), anonymous_id, place)
+        await self._push(state_key(VISITORS, tenant, user_id), anonymous_id, place)
 
     async def renew(self, tenant: str, anonymous_id: str) -> None:
         """Let the visitor's link live on, if there is one."""
@@ -183,7 +158,7 @@ class Journeys:
         return None if link is None or self.clock - (link.at or self.clock) > _LIFE else link.user_id
 
     async def _link(self, tenant: str, anonymous_id: str) -> _Link | None:
-        text = await self._state.get(link_key(tenant, anonymous_id))
+        text = await self._state.get(state_key(LINK, tenant, anonymous_id))
         return None if text is None else _link_of(text)
 
     async def _push(self, visitors: str, anonymous_id: str, at: int) -> None:
@@ -191,7 +166,7 @@ class Journeys:
 
     async def _linked(self, tenant: str, user_id: str) -> list[tuple[str, int]]:
         """The visitors whose links to the user count, with their places. The one linked last is at the end."""
-        key = visitors_key(tenant, user_id)
+        key = state_key(VISITORS, tenant, user_id)
         found = await self._state.window(key)
         if found and found[0][1] < _FIRST:  # give the set of an earlier version its times and its end
             await self._state.delete(key)
@@ -211,9 +186,9 @@ class Journeys:
         Returns the touchpoint whose run it continues.
         """
         since, ttl, keep = self.clock - self._limits.horizon, self._limits.horizon + _MARGIN, self._limits.max_touches
-        touches, referrers = touches_key(tenant, anonymous_id), referrers_key(tenant, anonymous_id)
+        touches, referrers = state_key(TOUCHES, tenant, anonymous_id), state_key(REFERRERS, tenant, anonymous_id)
         if excluded is not None:
-            await self._push_whole(without_key(tenant, anonymous_id), excluded, touch, keep=_MAX_WITHOUT)
+            await self._push_whole(state_key(WITHOUT, tenant, anonymous_id), excluded, touch, keep=_MAX_WITHOUT)
         if excluded is not None or touch.at < since:
             return None
         if touch.named_by == "referrer":  # it is the first of its session
@@ -233,7 +208,7 @@ class Journeys:
 
     async def room(self, tenant: str, anonymous_id: str) -> int:
         """At least so many further touchpoints of the visitor displace none."""
-        keys = touches_key(tenant, anonymous_id), referrers_key(tenant, anonymous_id)
+        keys = state_key(TOUCHES, tenant, anonymous_id), state_key(REFERRERS, tenant, anonymous_id)
         return self._limits.max_touches - max([len(await self._state.window(key)) for key in keys])
 
     async def _of_session(self, key: str, touch: Touch, since: int) -> list[tuple[str, Touch]]:
@@ -256,13 +231,13 @@ class Journeys:
             linked = await self.user(tenant, visitor)
             if user_id is not None and linked not in {None, user_id}:
                 continue
-            for key_of in touches_key, referrers_key, without_key, link_key, visitor_key, credited_key:
-                await self._state.delete(key_of(tenant, visitor))
+            for kind in (*TOUCH_SETS, LINK, VISITOR, CREDITED):
+                await self._state.delete(state_key(kind, tenant, visitor))
             if linked is not None:
-                await self._state.pull(visitors_key(tenant, linked), [visitor])
+                await self._state.pull(state_key(VISITORS, tenant, linked), [visitor])
         if user_id is not None:
-            await self._state.delete(visitors_key(tenant, user_id))
-            await self._state.delete(user_key(tenant, user_id))
+            await self._state.delete(state_key(VISITORS, tenant, user_id))
+            await self._state.delete(state_key(USER, tenant, user_id))
 
     async def candidates(self, tenant: str, visitors: Sequence[str], at: int) -> Candidates:
         """The touchpoints for an order at this time."""
@@ -272,7 +247,7 @@ class Journeys:
         since, is_fallback = self.clock - self._limits.horizon, self._limits.referrers == "fallback"
         for start in range(0, len(visitors), _TOGETHER):
             group = visitors[start : start + _TOGETHER]
-            sets = [[key_of(tenant, visitor) for key_of in _SETS] for visitor in group]
+            sets = [[state_key(kind, tenant, visitor) for kind in TOUCH_SETS] for visitor in group]
             await self._state.load(sets=[key for keys in sets for key in keys])
             for visitor, (key, referrers, without) in zip(group, sets, strict=True):
                 found = await read_touches(self._state, key, since)
@@ -298,9 +273,6 @@ async def read_whole(
 ) -> list[tuple[str, Touch]]:
     """A visitor's touchpoints of the kind referrer, or excluded ones, between two times, each after the reason."""
     return [_decode_whole(member[_POSITION:]) for member, _ in await state.window(key, since, until)]
-
-
-_SETS = touches_key, referrers_key, without_key
 
 
 def _leave_out(touches: list[tuple[Touch, str]], most: int, *, is_fallback: bool) -> int:

@@ -16,7 +16,7 @@ from ingestd.support.terminal import printable
 from .campaigns import OTHERS
 from .models import MODELS, Model
 from .report import Row, money, total
-from .rollups import PERIODS, Sums, read, read_tenants, rows_of, sum_up
+from .rollups import PERIODS, read, read_tenants, rows_of, sum_up
 
 __all__ = ["show"]
 
@@ -44,7 +44,7 @@ async def show(store: Store, model: Model, config: str, selection: Mapping[str, 
         each: reading.missing + (_note(period.since(now), tenant, each, config) if is_known else unknown)
         for each in MODELS
     }
-    tables = await asyncio.to_thread(_make_tables, rollups)  # a month takes some milliseconds
+    tables = await asyncio.to_thread(_tables, rollups)  # a month takes some milliseconds
     return Panel(
         "Orders and revenue by campaign",
         tables,
@@ -110,11 +110,8 @@ def _note(since: int, tenant: str, model: Model, config: str) -> str:
     )
 
 
-def _make_tables(rollups: Sequence[str]) -> list[Table]:
-    return [*_tables(sum_up(rollups))]
-
-
-def _tables(sums: Sequence[Sums]) -> Iterator[Table]:
+def _tables(rollups: Sequence[str]) -> list[Table]:
+    sums, tables = sum_up(rollups), []
     orders: Counter[str | None] = Counter()
     for each in sums:
         orders[each.currency] += round(sum(each.orders))
@@ -124,7 +121,8 @@ def _tables(sums: Sequence[Sums]) -> Iterator[Table]:
         for model in MODELS:
             rows = rows_of(some, model)
             if rows:
-                yield _table(currency, model, rows)
+                tables.append(_table(currency, model, rows))
+    return tables
 
 
 def _table(currency: str | None, model: Model, rows: Sequence[Row]) -> Table:

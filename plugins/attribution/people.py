@@ -16,7 +16,7 @@ from ingestd.api.store import State, key_digest, kind_of_tenant, state_key, tena
 from .marks import DecidedOrder, Order, entry_life
 from .record_size import MAX_CREDITED, bounded, encode, user_id
 
-__all__ = ["CREDITED", "USER", "VISITOR", "People", "Whom", "credited_key", "user_key", "visitor_key"]
+__all__ = ["CREDITED", "USER", "VISITOR", "People", "Whom"]
 
 VISITOR, USER, CREDITED = "attribution-visitor-id", "attribution-user-id", "attribution-credited"
 """Kinds of entries: the id of a visitor, the id of a user, and the touchpoints of a visitor that orders credited."""
@@ -35,18 +35,6 @@ class Whom(NamedTuple):
     user_id: str | None
     touchpoint: Mapping[str, Any] | None
     is_forgotten: bool = False
-
-
-def visitor_key(tenant: str, anonymous_id: str) -> str:
-    return state_key(VISITOR, tenant, anonymous_id)
-
-
-def user_key(tenant: str, user_id: str) -> str:
-    return state_key(USER, tenant, user_id)
-
-
-def credited_key(tenant: str, anonymous_id: str) -> str:
-    return state_key(CREDITED, tenant, anonymous_id)
 
 
 class People:
@@ -69,7 +57,7 @@ class People:
             member = encode(bounded(touchpoint, MAX_CREDITED)).decode()
             # The time is that of the order, so that the touchpoints credited last stay.
             await self._state.push(
-                credited_key(order.tenant, visitor), member, order.received_at, keep=_MAX_CREDITED, ttl=life
+                state_key(CREDITED, order.tenant, visitor), member, order.received_at, keep=_MAX_CREDITED, ttl=life
             )
         return msgspec.structs.replace(mark, person=(visitor_ref, user_ref), credited=credited)
 

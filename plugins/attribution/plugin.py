@@ -11,7 +11,6 @@ from ingestd.api import hookimpl
 from ingestd.api.check_result import CheckResult
 from ingestd.api.consumer import Consumer
 from ingestd.api.contents import Entry
-from ingestd.api.events import Record
 from ingestd.api.hookspecs import Commands, Daemon
 from ingestd.api.journeys import JourneyLead, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.options import Duration, PositiveDuration
@@ -20,15 +19,14 @@ from ingestd.api.panels import Panel
 from ingestd.api.privacy import Person
 from ingestd.api.store import State, Store
 from ingestd.api.times import now
-from ingestd.support.unusable_ids import UnusableIds
 
 from ..auth.key_registry import has_server_keys
 from ..reports import sales
 from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
-from ..reports.orders import Pause
 from ..reports.periods import TimeZone
-from ..reports.rules import ReportRules
+from ..reports.reading import ReportRules
+from ..reports.recent import Pause
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .arrivals import Arrivals, Referrers
 from .channel_command import register as register_channel_command
@@ -39,7 +37,6 @@ from .journeys import Limits, forget
 from .marks import TENANTS
 from .models import Model
 from .panel import show
-from .reading import Erasure, Seen, read
 from .rollups import merge, rollup_parts
 from .touches import Exclusions
 
@@ -109,10 +106,8 @@ class AttributionPlugin:
         )
         self._consumer = AttributionConsumer(rules)
         self._rules = rules
-        self._model = options.model
-        self._orders = options.orders
         self._daemon: Daemon | None = None  # given by `startup`
-        self._report_rules = ReportRules(self._read, rules.channels, options.time_zone, rules.order_memory)
+        self._report_rules = ReportRules(rules.arrivals, rules.channels, options.time_zone, rules.order_memory)
 
     @hookimpl
     def register_consumers(self, register: Callable[[Consumer], None]) -> None:
@@ -128,9 +123,6 @@ class AttributionPlugin:
         register_attribution_commands(commands, self._rules.channels)
         register_reports(commands, self._report_rules)
         register_channel_command(commands, self._rules.arrivals, self._rules.channels)
-
-    def _read(self, record: Record, unusable_ids: UnusableIds) -> Seen | Erasure | None:
-        return read(record, self._rules.arrivals, unusable_ids, with_stateless=True)
 
     @hookimpl
     def startup(self, daemon: Daemon) -> None:
@@ -152,7 +144,7 @@ class AttributionPlugin:
     @hookimpl
     async def show_panel(self, store: Store, selection: Mapping[str, str]) -> Panel:
         assert self._daemon is not None
-        return await show(store, self._model, self._daemon.config_path, selection)
+        return await show(store, self._rules.model, self._daemon.config_path, selection)
 
     @hookimpl
     async def find_journey(self, query: JourneyQuery, store: Store) -> Sequence[JourneyLead]:
@@ -174,7 +166,7 @@ class AttributionPlugin:
 
     @hookimpl
     async def advise(self, store: Store) -> Sequence[CheckResult]:
-        if self._orders == "signed" or not await has_server_keys(store):
+        if self._rules.signed_orders or not await has_server_keys(store):
             return []
         text = (
             'orders = "any": anybody can send an order or a refund with the public key. There is a server key, so'

@@ -59,7 +59,6 @@ class Seen(NamedTuple):
     tenant: str
     anonymous_id: str
     received_at: int
-    position: int
     touch: Touch | None
     excluded: str | None
     """The reason why the touchpoint does not count, or None."""
@@ -181,7 +180,7 @@ def read(
     if touch is None and user_id is None and order is None and refund is None:
         return None
     return Seen(
-        envelope.tenant, envelope.anonymousId, record.at, record.position, touch, excluded,
+        envelope.tenant, envelope.anonymousId, record.at, touch, excluded,
         user_id, order, refund, amounts_ignored,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from ingestd.api.store import State, state_key, tenant_digest
 
 from .marks import Order, Refund, remember_tenant
 
-__all__ = ["MAX_OF_USER", "MAX_OF_VISITOR", "PublicOrders", "Untrusted", "UntrustedRecords"]
+__all__ = ["MAX_OF_USER", "MAX_OF_VISITOR", "Untrusted", "add_untrusted", "count_public", "find_untrusted"]
 
 _MAX_KEPT = 20  # of an order
 _EXCESS = " too many"
@@ -24,27 +24,22 @@ class Untrusted(NamedTuple):
     """Whether it was one too many. Otherwise public keys decide nothing here."""
 
 
-class UntrustedRecords:
-    """Keeps the newest ignored records of each order id for 30 days."""
+async def add_untrusted(state: State, ignored: Order | Refund, *, is_excess: bool = False) -> None:
+    """Remember an ignored record for 30 days, among the newest ones of its order id."""
+    key = _key(ignored.tenant, ignored.order_id or ignored.event_id)
+    kind = "order" if isinstance(ignored, Order) else ignored.reason
+    member = f"{kind} {ignored.event_id}{_EXCESS * is_excess}"
+    await state.push(key, member, ignored.received_at, keep=_MAX_KEPT, ttl=_LIFE)
+    await remember_tenant(state, ignored.tenant)
 
-    def __init__(self, state: State) -> None:
-        self._state = state
 
-    async def add(self, ignored: Order | Refund, *, is_excess: bool = False) -> None:
-        key = _key(ignored.tenant, ignored.order_id or ignored.event_id)
-        kind = "order" if isinstance(ignored, Order) else ignored.reason
-        member = f"{kind} {ignored.event_id}{_EXCESS * is_excess}"
-        await self._state.push(key, member, ignored.received_at, keep=_MAX_KEPT, ttl=_LIFE)
-        await remember_tenant(self._state, ignored.tenant)
-
-    async def find(self, tenant: str, order_id: str) -> list[Untrusted]:
-        """The ignored records of an order id, or of an event id for an order without id. The oldest is first."""
-        members = await self._state.window(_key(tenant, order_id))
-        return [
-            Untrusted(kind, event_id.removesuffix(_EXCESS), at, event_id.endswith(_EXCESS))
-            for member, at in members
-            for kind, event_id in [member.split(" ", 1)]
-        ]
+async def find_untrusted(state: State, tenant: str, order_id: str) -> list[Untrusted]:
+    """The ignored records of an order id, or of an event id for an order without id. The oldest is first."""
+    return [
+        Untrusted(kind, event_id.removesuffix(_EXCESS), at, event_id.endswith(_EXCESS))
+        for member, at in await state.window(_key(tenant, order_id))
+        for kind, event_id in [member.split(" ", 1)]
+    ]
 
 
 def _key(tenant: str, order_id: str) -> str:
@@ -61,26 +56,22 @@ _LIFE_OF_COUNT = 31 * _DAY
 """The clock ends the life of a number, but the journal decides what counts. Attribution may be late by 30 days."""
 
 
-class PublicOrders:
-    def __init__(self, state: State) -> None:
-        self._state = state
+async def count_public(state: State, order: Order, anonymous_id: str | None, user_id: str | None) -> bool:
+    """Count an order on its day of receipt, unless it is one too many. Returns whether it has room.
 
-    async def add(self, order: Order, anonymous_id: str | None, user_id: str | None) -> bool:
-        """Count an order on its day of receipt, unless it is one too many. Returns whether it has room.
-
-        Without an id the order counts for nobody, because many visitors may have sent it.
-        """
-        counts = []
-        tag = tenant_digest(order.tenant)  # so that a copy to other partitions finds the tenant
-        for kind, text, most in (("visitor", anonymous_id, MAX_OF_VISITOR), ("user", user_id, MAX_OF_USER)):
-            if text is not None:
-                day = order.received_at // _DAY
-                key = state_key(f"attribution-public-{kind}", order.tenant, f"{day}:{text}")
-                known = await self._state.get(key)
-                count = 0 if known is None else int(known.removeprefix(tag))
-                if count >= most:
-                    return False
-                counts.append((key, count))
-        for key, count in counts:
-            await self._state.put(key, f"{tag}{count + 1}", _LIFE_OF_COUNT)
-        return True
+    Without an id the order counts for nobody, because many visitors may have sent it.
+    """
+    counts = []
+    tag = tenant_digest(order.tenant)  # so that a copy to other partitions finds the tenant
+    for kind, text, most in (("visitor", anonymous_id, MAX_OF_VISITOR), ("user", user_id, MAX_OF_USER)):
+        if text is not None:
+            day = order.received_at // _DAY
+            key = state_key(f"attribution-public-{kind}", order.tenant, f"{day}:{text}")
+            known = await state.get(key)
+            count = 0 if known is None else int(known.removeprefix(tag))
+            if count >= most:
+                return False
+            counts.append((key, count))
+    for key, count in counts:
+        await state.put(key, f"{tag}{count + 1}", _LIFE_OF_COUNT)
+    return True

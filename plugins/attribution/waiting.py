@@ -10,7 +10,7 @@ from ingestd.api.store import State, StoredValue
 
 from .marks import Order, Refund, entry_life, remember_tenant
 
-__all__ = ["MAX_WAITING", "WaitingRefunds", "waiting_key"]
+__all__ = ["MAX_WAITING", "find_waiting", "take_waiting", "wait", "waiting_key"]
 
 MAX_WAITING = 20
 """Signed refunds that can wait for one order. As many of public keys can wait too. Callers choose order ids."""
@@ -25,60 +25,57 @@ def waiting_key(tenant: str, order_id: str) -> str:
     return _WAITING.key(order_id, tenant)
 
 
-class WaitingRefunds:
-    """Keeps refunds until their order is decided. A refund counts for `memory` milliseconds.
+async def wait(state: State, refund: Refund, memory: int) -> Literal["waiting", "repeated", "too_many"]:
+    """Keep a refund until its order is decided, unless it repeats another one of the same trust, or too many wait.
 
-    A signed refund waits until a signed order is decided. If an order of a public key comes first, the refund applies
-    to both. Ages count from the times of receipt, so the result does not depend on when attribution runs.
+    At most `MAX_WAITING` of each trust wait. A signed refund waits until a signed order is decided. If an order of a
+    public key comes first, the refund applies to both.
+
+    A refund counts for `memory` milliseconds. Ages count from the times of receipt, so the result does not depend on
+    when attribution runs.
     """
-
-    def __init__(self, state: State, memory: int) -> None:
-        self._state = state
-        self._memory = memory
-
-    async def add(self, refund: Refund) -> Literal["waiting", "repeated", "too_many"]:
-        """Keep a refund, unless it repeats another one of the same trust, or `MAX_WAITING` of that trust wait."""
-        assert refund.order_id is not None
-        kept = self._remembered(await self.find(refund.tenant, refund.order_id), refund.received_at)
-        rivals = [each for each in kept if each.signed == refund.signed]
-        if any(refund.repeats(each) for each in rivals):
-            return "repeated"
-        if len(rivals) >= MAX_WAITING:
-            return "too_many"
-        await self._put(refund.tenant, refund.order_id, [*kept, refund], refund.received_at)
-        return "waiting"
-
-    async def take(self, order: Order) -> list[Refund]:
-        """The refunds that wait for this order, as sorted in the journal.
-
-        A signed order takes all of them. After an order of a public key, signed refunds still wait for a signed order.
-        """
-        if order.order_id is None:
-            return []
-        found = await self.find(order.tenant, order.order_id)
-        if not found:
-            return []
-        kept = self._remembered(found, order.received_at)
-        stay = [] if order.signed else [_applied(each) for each in kept if each.signed]
-        if stay:
-            await self._put(order.tenant, order.order_id, stay, order.received_at)
-        else:
-            await _WAITING.save(self._state, None, order.order_id, order.tenant)
-        return kept if order.signed else [each for each in kept if not each.is_applied]
-
-    async def find(self, tenant: str, order_id: str) -> list[Refund]:
-        entries = await _WAITING.load(self._state, order_id, tenant) or []
-        return [msgspec.convert([tenant, order_id, *members], Refund) for members in entries]
-
-    async def _put(self, tenant: str, order_id: str, refunds: list[Refund], now: int) -> None:
-        entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
-        life = entry_life(now, self._state.now, self._memory)
-        await _WAITING.save(self._state, entries, order_id, tenant, ttl=life)
-        await remember_tenant(self._state, tenant)
-
-    def _remembered(self, refunds: list[Refund], now: int) -> list[Refund]:
-        return [each for each in refunds if now - each.received_at <= self._memory]
+    assert refund.order_id is not None
+    kept = _remembered(await find_waiting(state, refund.tenant, refund.order_id), refund.received_at, memory)
+    rivals = [each for each in kept if each.signed == refund.signed]
+    if any(refund.repeats(each) for each in rivals):
+        return "repeated"
+    if len(rivals) >= MAX_WAITING:
+        return "too_many"
+    await _put(state, refund, [*kept, refund], memory)
+    return "waiting"
 
 
-def _applied(refund: Refund) -> Refund:
-    return msgspec.structs.replace(refund, is_applied=True)
+async def take_waiting(state: State, order: Order, memory: int) -> list[Refund]:
+    """The refunds that wait for this order, as sorted in the journal.
+
+    A signed order takes all of them. After an order of a public key, signed refunds still wait for a signed order.
+    """
+    if order.order_id is None:
+        return []
+    found = await find_waiting(state, order.tenant, order.order_id)
+    if not found:
+        return []
+    kept = _remembered(found, order.received_at, memory)
+    stay = [] if order.signed else [msgspec.structs.replace(each, is_applied=True) for each in kept if each.signed]
+    if stay:
+        await _put(state, order, stay, memory)
+    else:
+        await _WAITING.save(state, None, order.order_id, order.tenant)
+    return kept if order.signed else [each for each in kept if not each.is_applied]
+
+
+async def find_waiting(state: State, tenant: str, order_id: str) -> list[Refund]:
+    entries = await _WAITING.load(state, order_id, tenant) or []
+    return [msgspec.convert([tenant, order_id, *members], Refund) for members in entries]
+
+
+async def _put(state: State, cause: Order | Refund, refunds: list[Refund], memory: int) -> None:
+    assert cause.order_id is not None
+    entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
+    life = entry_life(cause.received_at, state.now, memory)
+    await _WAITING.save(state, entries, cause.order_id, cause.tenant, ttl=life)
+    await remember_tenant(state, cause.tenant)
+
+
+def _remembered(refunds: list[Refund], now: int, memory: int) -> list[Refund]:
+    return [each for each in refunds if now - each.received_at <= memory]

@@ -12,7 +12,7 @@ from ingestd.support.names import hint
 
 from ..attribution.models import MODELS
 from .periods import EVERY, TimeZone, instant
-from .rules import ReportRules
+from .reading import ReportRules
 
 __all__ = ["register"]
 

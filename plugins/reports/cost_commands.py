@@ -17,7 +17,7 @@ from ingestd.support.terminal import printable, table
 from ..auth.key_registry import read_keys
 from .cost_file import COLUMNS, read_cost_file
 from .costs import Changes, Cost, change, scan_costs
-from .rules import ReportRules
+from .reading import ReportRules
 
 __all__ = ["COMMANDS"]
 

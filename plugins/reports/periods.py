@@ -91,7 +91,8 @@ class Periods:
         self.span = _Span(begin, end)
         self.before: _Span | None = None
         """The time that the first period is compared with."""
-        self._end = times.LAST if until is None else end
+        self.until = times.LAST if until is None else end
+        """The end for records, in milliseconds."""
         self.first = 0 if every is None else self._number(begin)
         """The number of the first period."""
         self.last = 0 if every is None else self._number(end - 1)
@@ -104,14 +105,9 @@ class Periods:
         """The first instant that the report needs, in milliseconds."""
         return self.span.since if self.before is None else self.before.since
 
-    @property
-    def until(self) -> int:
-        """The end for records, in milliseconds."""
-        return self._end
-
     def number(self, at: int) -> int | None:
         """The number of the period of an instant, or None for an instant outside of the report."""
-        if self.span.since <= at < self._end:
+        if self.span.since <= at < self.until:
             return 0 if self._every is None else self._number(at)
         if self.before is None or not self.before.since <= at < min(self.before.until, self.span.since):
             return None
@@ -144,7 +140,7 @@ class Periods:
         """The time before of the same length: whole months before whole months, and whole days before whole days."""
         first, last = (datetime.fromtimestamp(_bounded(at) / 1000, self._zone) for at in self.span)
         begins, ends = (self._day_begins(at, each) for at, each in zip(self.span, (first, last), strict=True))
-        if self._end == times.LAST and begins and first.day == 1 and _month_of(first) == _month_of(last):
+        if self.until == times.LAST and begins and first.day == 1 and _month_of(first) == _month_of(last):
             begin = _first_of(_month_of(first) - 1)  # the month so far is compared with that part of the month before
             end = datetime.combine(begin + (last.date() - first.date()), last.time())
             return _Span(_milliseconds(begin, self._zone), min(_milliseconds(end, self._zone), self.span.since))

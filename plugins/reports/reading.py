@@ -1,9 +1,9 @@
-"""Reads the records of the journal that a report counts: visits, orders with their products, and attributions."""
+"""Reads what a report counts by the rules of a shop: touchpoints, visits, orders with their products, attributions."""
 
 from __future__ import annotations
 
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -11,16 +11,37 @@ import msgspec
 from ingestd.api.events import Record
 from ingestd.api.imported import is_completed, original_time
 from ingestd.support.json_text import read_float
+from ingestd.support.unusable_ids import UnusableIds
 
 from ..attribution.amounts import EXACT, decimal, number_of
+from ..attribution.arrivals import Arrivals
 from ..attribution.campaigns import OTHERS
+from ..attribution.reading import Seen, read
+from ..attribution.touches import Touch
+from ..sources import Channels
+from .periods import TimeZone
 
-__all__ = ["Customer", "Visit", "page_path", "products", "read_customer", "read_visit"]
+__all__ = ["Customer", "ReportRules", "Visit", "page_path", "products", "read_customer", "read_visit"]
 
 _MAX_TEXT = 256  # characters of a path or a product's name: callers choose them
 _NAMES = ("name", "sku", "product_id", "ean")
 _MOST = 100  # products of an order: a caller may send thousands
 _SHARE = Context(prec=30)
+
+
+class ReportRules(NamedTuple):
+    """The rules of a shop that reports follow."""
+
+    arrivals: Arrivals
+    channels: Channels
+    time_zone: TimeZone
+    cost_life: int
+    """How long costs are kept after their day, in milliseconds."""
+
+    def touch_of(self, record: Record, unusable_ids: UnusableIds) -> Touch | None:
+        """The touchpoint that a record of the journal is, if it counts."""
+        seen = read(record, self.arrivals, unusable_ids, with_stateless=True)
+        return seen.touch if isinstance(seen, Seen) and seen.excluded is None else None
 
 
 class Visit(msgspec.Struct, gc=False):
@@ -62,11 +83,6 @@ class Customer(msgspec.Struct, gc=False):
         """Names by which the customer is known, of its tenant. None after the customer has been forgotten."""
         named = ("u", self.userId), ("v", self.anonymousId)
         return tuple(f"{self.tenant}\0{kind}{value}" for kind, value in named if value is not None)
-
-
-class _Page(msgspec.Struct, gc=False):
-    url: Any = None
-    path: Any = None
 
 
 class _Context(msgspec.Struct, gc=False):

@@ -1,8 +1,8 @@
-"""Reads records of journals, for the page from a time on and within a bound on their number."""
+"""Reads records of journals, for the page within a bound on their number: those from a time on, or the last orders."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ingestd.api import times
@@ -10,10 +10,15 @@ from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
 
-__all__ = ["Starts", "Undecided", "find_starts", "pages"]
+__all__ = ["Pause", "Starts", "Undecided", "find_starts", "pages", "read_latest"]
+
+Pause = Callable[[], Awaitable[None]]
+"""Lets events go first, if the work has taken long enough."""
 
 _ORDER = b'"Order Completed"'
 _PAGE = 100  # records: reading them takes the event loop for less than a millisecond
+_FARTHEST = 50_000  # records from the end of a journal
+_DERIVED = {"attribution", "attribution_reversal"}
 
 
 class Undecided:
@@ -83,3 +88,21 @@ async def pages(journal: Journal, after: int, size: int = _PAGE) -> AsyncIterato
     while after < last and (records := await journal.read(after, size)):
         yield records
         after = records[-1].position
+
+
+async def read_latest(journal: Journal, count: int, pause: Pause) -> Iterable[Record]:
+    """The attributions and reversals at the end of a journal, in order, until there are so many attributions."""
+    extent = await journal.extent()
+    end, oldest, missing = extent.last, max(extent.first - 1, extent.last - _FARTHEST), count
+    found: list[Record] = []
+    while end > oldest and missing > 0:
+        begin = after = max(oldest, end - _PAGE)
+        page: list[Record] = []
+        while after < end and (records := await journal.read(after, end - after)):  # long records come in parts
+            after = records[-1].position
+            page += [each for each in records if each.type in _DERIVED and each.position <= end]
+            await pause()
+        missing -= sum(each.type == "attribution" for each in page)
+        found[:0] = page
+        end = begin
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from .costs import Cost
 from .reading import Customer, page_path, products, read_customer, read_visit
 from .sums import Order, Rest, RowKey, Spent, Sums, Visits, add_spent, rested
 
-__all__ = ["Line", "Report", "Sold"]
+__all__ = ["Line", "Report"]
 
 _COST_COLUMNS = {"channel", "source", "medium", "name"}
 _ZERO, _ALL = Decimal(0), Decimal(1)
@@ -46,29 +46,13 @@ class Line(NamedTuple):
     """The same row by each further model."""
 
 
-class Sold(NamedTuple):
-    """A single order."""
-
-    id: str
-    """The id of its attribution."""
-    number: int
-    """The number of its period."""
-    currency: str | None
-    revenue: Decimal
-    reversed: Decimal
-    shares: Sequence[tuple[Campaign, Decimal]]
-    """The campaigns by the first model, with their shares."""
-
-
+@dataclass(slots=True)
 class _Session:
-    __slots__ = ("campaign", "start", "touched", "visitor")
-
-    def __init__(self, start: int, visitor: str, campaign: Campaign) -> None:
-        self.start = start
-        self.visitor = visitor
-        self.campaign = campaign
-        self.touched: tuple[int, int] | None = None
-        """The sort key of its first touchpoint."""
+    start: int
+    visitor: str
+    campaign: Campaign
+    touched: tuple[int, int] | None = None
+    """The sort key of its first touchpoint."""
 
 
 class Report:
@@ -241,7 +225,10 @@ class Report:
         currency = currency_code(body["value"]["currency"])
         revenue = amount_of(body["value"]) or _ZERO
         bought = self._products.get(body["orderEventId"], ((UNKNOWN, _ALL),))
-        return Order(number, self._columns.shared(tuple(shares)), assisted, currency, revenue, customer, bought)
+        return Order(
+            body.get("orderId"), body["orderEventId"], number, self._columns.shared(tuple(shares)), assisted, currency,
+            revenue, customer, bought,
+        )  # fmt: skip
 
     # Rows
 
@@ -260,11 +247,9 @@ class Report:
                 found.append(Line(number, row, before, [each[number, *row[:2]] for each in by_model[1:]]))
         return found
 
-    def orders(self) -> Iterator[Sold]:
+    def orders(self) -> Iterator[Order]:
         """The orders of all periods."""
-        for id_, order in rested(self._orders.items(), self._rest):
-            if not order.is_superseded:
-                yield Sold(id_, order.number, order.currency, order.revenue, order.reversed, order.shares[0])
+        return (order for order in rested(self._orders.values(), self._rest) if not order.is_superseded)
 
     def sessions(self) -> Counter[int]:
         """The sessions of all periods, by number."""
@@ -282,7 +267,7 @@ class Report:
         return number is not None and number >= self._first
 
     def _sums(self, group: Callable[[int], int] | None) -> Sums:
-        orders = [order for order in rested(self._orders.values(), self._rest) if not order.is_superseded]
+        orders = [*self.orders()]
         if group is not None:
             orders = [replace(order, number=group(order.number)) for order in rested(orders, self._rest)]
         visits = self._visits(group) if self.has_sessions else None

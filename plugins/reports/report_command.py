@@ -19,9 +19,9 @@ from ..attribution.models import MODELS
 from .columns import columns_of
 from .costs import read_costs
 from .periods import Periods
+from .reading import ReportRules
 from .recent import Undecided, pages
 from .report import Report
-from .rules import ReportRules
 from .text import Form, csv_lines, members, table
 
 __all__ = ["report"]
@@ -43,7 +43,7 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     made = Report(
         by_columns, (arguments.model, *MODELS) if "model" in by else (arguments.model,), numbers=periods.number,
         first=periods.first, last=periods.last, read_touch=lambda record: rules.touch_of(record, daemon.unusable_ids),
-        unusable_ids=daemon.unusable_ids, channel=rules.channel, tenant=arguments.tenant,
+        unusable_ids=daemon.unusable_ids, channel=rules.channels.of_texts, tenant=arguments.tenant,
         since=periods.since - _DAY,  # a session that began before has an event in this day
         until=periods.until, keep_case=arguments.keep_case, paths=arguments.paths,
     )  # fmt: skip

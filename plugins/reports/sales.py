@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,27 +13,27 @@ from typing import Any, NamedTuple
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import BadRequest
-from ingestd.api.events import Record
 from ingestd.api.hookspecs import Daemon
 
-from ..attribution.campaigns import OTHERS
-from ..attribution.report import Row, total
+from ..attribution.campaigns import OTHERS, Campaign
+from ..attribution.report import Row, number, total
 from ..attribution.rollups import read_tenants
 from .columns import columns_of
 from .costs import read_costs
 from .course import Course
-from .orders import OrderList, Pause, read_latest
 from .periods import Periods
-from .recent import Starts, Undecided, find_starts, pages
+from .reading import ReportRules
+from .recent import Pause, Starts, Undecided, find_starts, pages, read_latest
 from .report import Line, Report
-from .rules import ReportRules
-from .sums import Rest
+from .sums import Rest, rested
 from .text import Form, csv_lines, members
 
 __all__ = ["Shop", "latest_orders", "make_sales"]
 
 _BY = ("channel", "source", "medium", "campaign")
+_COLUMNS = columns_of(_BY)
 _MOST = 1_000_000  # records of one report: some 15 s of CPU
+_MOST_ORDERS = 10_000  # they stay in memory with the answer
 _FEW = 8  # records between two looks at the clock
 _LONGEST = 400  # days
 _CHOICES = ("1", "7", "30")
@@ -112,23 +113,18 @@ class _Reading:
         self._query = query
         self._most_rows = shop.most_rows
         self._course = Course(periods, shop.rules.time_zone)
+        self._rest = _resting()
         ids = shop.daemon.unusable_ids
         self.report = Report(
-            columns_of(_BY), numbers=self._course.number, read_touch=lambda record: shop.rules.touch_of(record, ids),
-            unusable_ids=ids, channel=shop.rules.channel, tenant=query.tenant, since=self.since, until=periods.until,
-            rest=_resting(),
+            _COLUMNS, numbers=self._course.number, read_touch=lambda record: shop.rules.touch_of(record, ids),
+            unusable_ids=ids, channel=shop.rules.channels.of_texts, tenant=query.tenant, since=self.since,
+            until=periods.until, rest=self._rest,
         )  # fmt: skip
-        self._orders = OrderList(self.report, len(columns_of(_BY)))
-
-    def add(self, record: Record) -> None:
-        self.report.add(record)
-        if record.type == "attribution" and self.periods.number(record.received_at()) == 0:
-            self._orders.add(record)
 
     def members(self) -> dict[str, Any]:
         """The sums. A thread beside the event loop calls this: those of many orders take a while."""
         periods, report, compare = self.periods, self.report, self._query.compare
-        form = Form(columns_of(_BY), compare=compare)
+        form = Form(_COLUMNS, compare=compare)
         # Only earlier orders tell new customers from others, and they are not read.
         lines = [
             line._replace(row=line.row._replace(new=None, returning=None))
@@ -145,8 +141,29 @@ class _Reading:
             "visitors": report.visitors,
             "notCounted": report.not_counted,
             "course": self._course.members(report),
-            "orders": self._orders.newest(),
+            "orders": _newest(report, self._rest),
         }
+
+
+def _newest(report: Report, rest: Rest) -> list[dict[str, Any]]:
+    """The newest orders of the period, with amounts, ids, and the fields and the share of each campaign."""
+    shown = (each for each in report.orders() if Course.whole(each.number) == 0)
+    newest = heapq.nlargest(_MOST_ORDERS, shown, key=lambda each: each.customer.decidedAt)
+    return [
+        {
+            "at": each.customer.decidedAt, "tenant": each.customer.tenant, "order": each.order_id,
+            "event": each.event_id, "currency": each.currency, "revenue": number(each.revenue),
+            "reversed": number(each.reversed), "net": number(each.revenue - each.reversed),
+            "shares": [(_names(campaign), float(weight)) for campaign, weight in each.shares[0] if weight],
+        }
+        for each in rested(newest, rest)
+    ]  # fmt: skip
+
+
+def _names(campaign: Campaign) -> tuple[str | None, ...]:
+    """The fields of a campaign, one for each column."""
+    named = campaign.fields or (campaign.label,)
+    return (*named, *[None] * (len(_COLUMNS) - len(named)))
 
 
 def _bounded(lines: Sequence[Line], most: int) -> Sequence[Line]:
@@ -202,7 +219,7 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
                 for index, record in enumerate(records):
                     if not index % _FEW:
                         await pause()
-                    reading.add(record)
+                    reading.report.add(record)
                     undecided.add(record)
             late += len(undecided.ids)
     for tenant in reading.report.tenants if query.tenant is None else [query.tenant]:
@@ -244,14 +261,11 @@ async def latest_orders(shop: Shop, count: int, pause: Pause) -> list[dict[str, 
     """The last orders, as in `make_sales`. Fewer, if there are few among the last records of a partition."""
     found: list[dict[str, Any]] = []
     for partition in shop.daemon.partitions:
-        report = Report(columns_of(_BY))
-        orders = OrderList(report, len(columns_of(_BY)))
+        report = Report(_COLUMNS)
         if partition.problem() is None:
             for record in await read_latest(partition.journal, count, pause):
                 report.add(record)
-                if record.type == "attribution":
-                    orders.add(record)
-        found += orders.newest()
+        found += _newest(report, lambda: None)
     return sorted(found, key=lambda each: each["at"], reverse=True)[:count]
 
 

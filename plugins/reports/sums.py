@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..attribution.amounts import EXACT
 from ..attribution.campaigns import Campaign
 from ..attribution.report import Row, divide, ranked
 from .columns import Columns, Products, Shares
 from .reading import Customer
-from .spelling import Spelling
 
 __all__ = ["Order", "Rest", "RowKey", "Spent", "Sums", "Visits", "add_spent", "rested"]
 
 Rest = Callable[[], None]
 """Lets other threads run, if the work has taken long enough."""
 _Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=tuple[Any, ...])
 
 RowKey = tuple[int, Campaign, str | None]
 """The number of a period, a row, and a currency."""
@@ -37,6 +37,8 @@ _NONE = (_ZERO,) * 5
 
 @dataclass(slots=True)
 class Order:
+    order_id: str | None
+    event_id: str
     number: int
     """The number of its period."""
     shares: Sequence[Shares]
@@ -80,7 +82,7 @@ class Sums:
         """The currency of most orders, or else of most costs, whose rows have the sessions."""
 
     def _merge_spellings(self) -> None:
-        spelling = Spelling(self._rest)
+        spelling = _Spelling(self._rest)
         for (_, campaign, _), sums in self._amounts[0].items():
             spelling.count(campaign, sums[0], 0)
         for (_, campaign), (sessions, _) in self._visits.items():
@@ -125,6 +127,47 @@ class Sums:
                 row = row._replace(cost=cost, clicks=clicks, impressions=impressions)
             rows.setdefault(number, []).append(row)
         return {number: ranked(rested(some, self._rest)) for number, some in rows.items()}
+
+
+class _Spelling:
+    """The spelling of each text in a column of rows: that of most orders, else of most sessions, else the first.
+
+    So rows that differ only in case become one.
+    """
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+        self._uses: dict[tuple[int, str], Counter[str]] = {}
+        self._sessions: Counter[tuple[int, str]] = Counter()
+        self._known: dict[Campaign, Campaign] = {}
+
+    def count(self, campaign: Campaign, orders: Decimal, sessions: int) -> None:
+        """Count the uses of the texts of a row, before any call of `merged`."""
+        self._rest()
+        for column, text in enumerate(campaign.fields):
+            if text is not None:
+                self._uses.setdefault((column, text.lower()), Counter())[text] += orders  # type: ignore[assignment]
+                self._sessions[column, text] += sessions
+
+    def merged(self, values: Mapping[_Key, _Item], add: Callable[[_Item, _Item], _Item]) -> dict[_Key, _Item]:
+        """The values by keys with these spellings. The second member of each key is a campaign."""
+        found: dict[_Key, _Item] = {}
+        for key, value in values.items():
+            self._rest()
+            written: Any = (key[0], self._written(key[1]), *key[2:])
+            found[written] = add(found[written], value) if written in found else value
+        return found
+
+    def _written(self, campaign: Campaign) -> Campaign:
+        known = self._known.get(campaign)
+        if known is None:
+            fields = tuple(text and self._best(column, text) for column, text in enumerate(campaign.fields))
+            known = self._known[campaign] = Campaign(campaign.kind, fields)
+        return known
+
+    def _best(self, column: int, text: str) -> str:
+        uses = self._uses.get((column, text.lower()), {text: 0})
+        return min(uses, key=lambda each: (-uses[each], -self._sessions[column, each], each))
 
 
 def _amounts(

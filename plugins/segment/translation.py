@@ -100,7 +100,11 @@ class SegmentTranslation(Translation):
 
     def pointer(self, index: int, pointer: str) -> str:
         type_, _ = self._said.get(index, ("", None))
-        return _pointer(type_, pointer)
+        if type_ == "track" and pointer == "/key":
+            return "/event"
+        if pointer == "/data" or pointer.startswith("/data/"):
+            return f"/properties{pointer[5:]}"
+        return "/previousId" if type_ == "alias" and pointer == "/anonymousId" else pointer
 
     # What each type of message becomes. Each method leaves the body in `message`, and returns whether it has a schema.
 
@@ -126,7 +130,7 @@ class SegmentTranslation(Translation):
         traits = _map(message.pop("traits", None))
         context = message.get("context")
         if traits == {} and isinstance(context, dict):
-            traits = _copy(_map(context.get("traits")))  # so that a plugin can change either
+            traits = decode_json(msgspec.json.encode(_map(context.get("traits"))))  # so that a plugin can change either
         message["traits"] = traits
         message.pop("key", None)
         return True
@@ -248,10 +252,6 @@ def _map(value: Any) -> Any:
     return {} if value is None or value == [] else value
 
 
-def _copy(value: Any) -> Any:
-    return decode_json(msgspec.json.encode(value))
-
-
 def _id(value: Any) -> Any:
     """Shops have numbers as ids, and SDKs send them so. 17.0 is 17: languages without whole numbers write it so.
 
@@ -276,15 +276,6 @@ def _take_id(message: dict[str, Any], name: str) -> Any:
 
 def _instant(text: object) -> int | None:
     return parse_time(text) if isinstance(text, str) else None
-
-
-def _pointer(type_: str, pointer: str) -> str:
-    """The place in the message as it was sent."""
-    if type_ == "track" and pointer == "/key":
-        return "/event"
-    if pointer == "/data" or pointer.startswith("/data/"):
-        return f"/properties{pointer[5:]}"
-    return "/previousId" if type_ == "alias" and pointer == "/anonymousId" else pointer
 
 
 def _refuse(pointer: str, message: str, reason: str) -> NoReturn:

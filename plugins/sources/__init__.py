@@ -6,7 +6,6 @@ Pure functions and tables, without state. `attribution` makes touchpoints of the
 from __future__ import annotations
 
 from .channels import ChannelRule, Channels
-from .click_ids import ClickId, ClickSource, click_id_of
-from .rules import Named, SourceRules
+from .rules import ClickId, ClickSource, SourceRules
 
-__all__ = ["ChannelRule", "Channels", "ClickId", "ClickSource", "Named", "SourceRules", "click_id_of"]
+__all__ = ["ChannelRule", "Channels", "ClickId", "ClickSource", "SourceRules"]

@@ -6,7 +6,7 @@ https://support.google.com/analytics/answer/9756891 documents them, as of Novemb
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -151,7 +151,8 @@ class Channels:
                 raise ConfigError(f"{path}: expected a name, and a source, medium or campaign")
             expressions = [None if each is None else re.compile(each, re.IGNORECASE) for each in given]
             self._own.append((rule.name.strip(), expressions))
-        self._recall = lru_cache(_REMEMBERED)(self._find)
+        self.explain = lru_cache(_REMEMBERED)(self._find)
+        """The channel of a source, medium and name of a campaign, and its rule in words."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -160,11 +161,12 @@ class Channels:
 
     def of(self, source: str | None, medium: str | None, name: str | None) -> str:
         """The channel of a source, medium and name of a campaign. "Unassigned" if no rule takes them."""
-        return self._recall(source, medium, name)[0]
+        return self.explain(source, medium, name)[0]
 
-    def explain(self, source: str | None, medium: str | None, name: str | None) -> tuple[str, str]:
-        """The channel, and its rule in words."""
-        return self._recall(source, medium, name)
+    def of_texts(self, texts: Mapping[str, Any]) -> str:
+        """The channel that a record has. Records of earlier versions and costs have none, so the rules decide."""
+        recorded: str | None = texts.get("channel")
+        return recorded or self.of(texts.get("source"), texts.get("medium"), texts.get("name"))
 
     def _find(self, *given: str | None) -> tuple[str, str]:
         texts = [(text or "").strip()[:_LONGEST] for text in given]

@@ -1,17 +1,49 @@
-"""The rules of a shop: the source and medium that a click id or a referrer names."""
+"""The rules of a shop: the click id of an arrival, and the source and medium that it or a referrer names.
+
+Ad networks know a click again by the parameters with click ids.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote_plus
 
 from ingestd.support.addresses import ascii_domain
 
 from .addresses import place_of, site_of
-from .click_ids import ClickId, ClickSource, click_id_of
 from .tables import MEDIUMS, click_sources, known_app, known_host
 
-__all__ = ["Named", "SourceRules"]
+__all__ = ["ClickId", "ClickSource", "SourceRules"]
+
+_LONGEST_ADDRESS = 16_384  # characters
+_LONGEST_TYPE = 60
+_LONGEST_ID = 512
+_PARAMETERS = 500
+
+
+class ClickId(NamedTuple):
+    """The name of the parameter as its network writes it, and its value."""
+
+    type: str
+    id: str
+
+
+class ClickSource(str):
+    """An option's source and medium of a click id, such as `mynet / cpc`. One without a medium is no paid click."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: Any) -> ClickSource:
+        if not isinstance(text, str) or not text.partition("/")[0].strip():
+            raise ValueError('expected a source, or a source and a medium, such as "google / cpc"')
+        return cls(text)
+
+    @property
+    def parts(self) -> tuple[str, str | None]:
+        source, _, medium = self.partition("/")
+        return source.strip(), medium.strip() or None
 
 
 class Named(NamedTuple):
@@ -49,7 +81,33 @@ class SourceRules:
         return self._types.keys()
 
     def click_id_of(self, campaign: Any, page: Any) -> ClickId | None:
-        return click_id_of(campaign, page, self._types)
+        """The click id in `context.campaign`, or else in the query or fragment of `context.page.url`."""
+        if isinstance(campaign, dict):
+            type_, id_ = campaign.get("click_id_type"), campaign.get("click_id")
+            if isinstance(type_, str) and isinstance(id_, str) and type_.strip() and (id_ := _id(id_)):
+                type_ = type_.strip()[:_LONGEST_TYPE]
+                return ClickId(self._types[type_.lower()][0] if type_.lower() in self._types else type_, id_)
+        url = page.get("url") if isinstance(page, dict) else None
+        if not isinstance(url, str) or "=" not in url:
+            return None
+        start, _, fragment = url[:_LONGEST_ADDRESS].partition("#")
+        found = self._in_query(start.partition("?")[2])
+        return self._in_query(fragment.partition("?")[2] or fragment) if found is None and fragment else found
+
+    def _in_query(self, query: str) -> ClickId | None:
+        """Of several click ids, the first in the table: a link of an ad that somebody shares gets an `fbclid` too."""
+        found: dict[str, str] = {}
+        for parameter in query.split("&", _PARAMETERS)[:_PARAMETERS]:
+            name, _, value = parameter.partition("=")
+            if not value or len(name) > _LONGEST_TYPE:
+                continue
+            name = (unquote_plus(name) if "%" in name else name).lower()
+            if name in self._types and (id_ := _id(unquote_plus(value[: 12 * _LONGEST_ID]))):
+                found.setdefault(name, id_)
+        if not found:
+            return None
+        first = next(iter(found)) if len(found) == 1 else next(name for name in self._types if name in found)
+        return ClickId(self._types[first][0], found[first])
 
     def of_click(self, type: str) -> tuple[str, str | None]:
         """Source and medium. The medium is None where organic links carry the click id too, or nobody knows it."""
@@ -97,3 +155,7 @@ class SourceRules:
         labels = host.split(".")
         domains = (".".join(labels[index:]) for index in range(len(labels)))
         return next((self._domains[domain] for domain in domains if domain in self._domains), None)
+
+
+def _id(value: str) -> str:
+    return value.strip()[:_LONGEST_ID].strip()

@@ -32,9 +32,12 @@ _GROUPS = {"portal": "search", "mail": "email"}
 _REMEMBERED = 1024
 _LAND = re.compile(r"(?:(?:\.(?:com?|org|net|edu|gov|ne|or|go))?\.[a-z]{2}|\.com|\.net)\Z")
 """The end of a domain of one country. A row with `*`, such as `google.*`, takes these and no others."""
-_MAIL = re.compile(r"(?:web|e-?|w|my|upc|light)?mail(?:er|box|business)?[0-9]{0,3}[a-z]?(?:-[a-z0-9-]+)?")
-_MAIL_WORD = re.compile(r"roundcube|messagerie(?:pro)?[0-9]*|owa|posteingang|correo|poczta")
+_MAIL = re.compile(
+    r"(?:web|e-?|w|my|upc|light)?mail(?:er|box|business)?[0-9]{0,3}[a-z]?(?:-[a-z0-9-]+)?"
+    r"|roundcube|messagerie(?:pro)?[0-9]*|owa|posteingang|correo|poczta"
+)
 _SECURE = re.compile(r"(?:[a-z0-9]+-)*(?:3-?ds(?:ecure)?[0-9]*|3d-secure|acs[0-9]*)(?:-[a-z0-9]+)*")
+"""A label of a host of 3-D Secure, where banks confirm payments by card."""
 _PORTAL = re.compile(
     r"(?:www?[0-9]*|m|mobile|wap|search|images?|video|cse|encrypted|ipv[46]|go|lens|scholar|clck"
     r"|[a-z]{2})"
@@ -95,31 +98,17 @@ def known_host(host: str, site: str) -> Known | None:
         if known is None:
             continue
         if known.kind == "mail":  # a portal with mail
-            return _mail(host, site, known.source)
+            return _by_label(host, site, _MAIL, known.source, "email")
         if known.kind == "portal" and not all(map(_PORTAL.fullmatch, labels[:index])):
             break
         return known
-    return _mail(host, site, site) or _secure(host, site)
+    return _by_label(host, site, _MAIL, site, "email") or _by_label(host, site, _SECURE, "3-d secure", "payment")
 
 
-def _mail(host: str, site: str, source: str) -> Known | None:
-    """A host with a label such as `webmail` before the registrable domain."""
-    for label in _labels(host, site):
-        if _MAIL.fullmatch(label) or _MAIL_WORD.fullmatch(label):
-            return Known(source, "email", f"the label {label}")
-    return None
-
-
-def _secure(host: str, site: str) -> Known | None:
-    """A host of 3-D Secure, where banks confirm payments by card."""
-    for label in _labels(host, site):
-        if _SECURE.fullmatch(label):
-            return Known("3-d secure", "payment", f"the label {label}")
-    return None
-
-
-def _labels(host: str, site: str) -> list[str]:
-    return host[: len(host) - len(site)].split(".")[:-1]
+def _by_label(host: str, site: str, label: re.Pattern[str], source: str, kind: str) -> Known | None:
+    """A host with such a label before the registrable domain, such as `webmail`."""
+    labels = filter(label.fullmatch, host[: len(host) - len(site)].split(".")[:-1])
+    return next((Known(source, kind, f"the label {each}") for each in labels), None)
 
 
 @lru_cache(_REMEMBERED)

@@ -13,8 +13,7 @@ from ingestd.api.events import Endpoint, Request
 from ingestd.api.intake import Message
 
 from .payloads import instant, objects, text_of
-from .signatures import Encoding, has_signature
-from .webhook import Check, Webhook, WebhookOptions
+from .webhook import Check, Encoding, Webhook, WebhookOptions
 
 __all__ = ["Generic", "Pointer"]
 
@@ -88,9 +87,8 @@ class Generic(Webhook):
     def is_signed(self, request: Request, body: bytes) -> bool:
         given = (request.headers.get(self._options.header) or "").strip()
         prefix = self._options.prefix
-        return given.startswith(prefix) and has_signature(
-            body, [given.removeprefix(prefix)], self.secrets, self._options.encoding
-        )
+        signature = given.removeprefix(prefix)
+        return given.startswith(prefix) and self.has_signature(body, [signature], self._options.encoding)
 
     def topic(self, headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
         return self._options.key if self._key is None else text_of(self._key.of(payload)) or ""

@@ -8,7 +8,11 @@ from typing import Any
 
 from ingestd.api.times import parse_time
 
-__all__ = ["amount", "instant", "objects", "sum_of", "text_of", "without_none"]
+__all__ = ["AMOUNT", "ID", "amount", "first_text", "instant", "member", "objects", "sum_of", "text_of", "without_none"]
+
+ID = {"type": ["integer", "string"]}
+AMOUNT = {"type": ["string", "number", "null"], "pattern": r"^-?\d+(\.\d+)?$"}
+"""JSON Schemas of an id and of an amount."""
 
 _DIGITS = 15
 """The most digits of an amount before its point."""
@@ -54,6 +58,17 @@ def without_none(members: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in members.items()
         if value is not None
     }
+
+
+def member(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The member if it is an object, else an empty one."""
+    value = payload.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def first_text(values: Any, name: str) -> str | None:
+    """The first id of this name in an array of objects."""
+    return next(filter(None, (text_of(each.get(name)) for each in objects(values))), None)
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

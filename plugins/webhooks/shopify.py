@@ -14,23 +14,20 @@ from urllib.parse import urlsplit
 from ingestd.api.events import Endpoint, Request
 from ingestd.api.intake import Message
 
-from .payloads import amount, instant, objects, sum_of, text_of, without_none
+from .payloads import AMOUNT, ID, amount, first_text, instant, member, objects, sum_of, text_of, without_none
 from .shopify_refunds import Refunded, one_of
-from .signatures import has_signature
 from .webhook import VISITOR, Check, Webhook, WebhookOptions, Who
 
 __all__ = ["Shopify"]
 
-_ID = {"type": ["integer", "string"]}
-_AMOUNT = {"type": ["string", "number", "null"], "pattern": r"^-?\d+(\.\d+)?$"}
 _LINES = {
     "type": "array",
-    "items": {"type": "object", "properties": {"price": _AMOUNT, "quantity": {"type": "integer"}}},
+    "items": {"type": "object", "properties": {"price": AMOUNT, "quantity": {"type": "integer"}}},
 }
 
 
 def _amounts(*names: str) -> Mapping[str, Any]:
-    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(names, _AMOUNT)}}
+    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(names, AMOUNT)}}
 
 
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
@@ -38,20 +35,20 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         "type": "object",
         "required": ["id", "total_price", "currency"],
         "properties": {
-            "id": _ID, "currency": {"type": "string"}, "total_price": _AMOUNT, "subtotal_price": _AMOUNT,
-            "total_tax": _AMOUNT, "total_discounts": _AMOUNT, "line_items": _LINES,
+            "id": ID, "currency": {"type": "string"}, "total_price": AMOUNT, "subtotal_price": AMOUNT,
+            "total_tax": AMOUNT, "total_discounts": AMOUNT, "line_items": _LINES,
         },
     },
     "refund": {
         "type": "object",
         "required": ["id", "order_id"],
         "properties": {
-            "id": _ID, "order_id": _ID, "refund_line_items": _amounts("subtotal", "total_tax"),
+            "id": ID, "order_id": ID, "refund_line_items": _amounts("subtotal", "total_tax"),
             "order_adjustments": _amounts("amount", "tax_amount"), "transactions": _amounts("amount"),
         },
     },
     "checkout": {"type": "object", "required": ["token"], "properties": {"token": {"type": "string"}}},
-    "customer": {"type": "object", "required": ["id"], "properties": {"id": _ID}},
+    "customer": {"type": "object", "required": ["id"], "properties": {"id": ID}},
 }  # fmt: skip
 
 
@@ -83,7 +80,7 @@ class Shopify(Webhook):
 
     def is_signed(self, request: Request, body: bytes) -> bool:
         given = request.headers.get("X-Shopify-Hmac-SHA256") or ""
-        return has_signature(body, [given.strip()], self.secrets, "base64")
+        return self.has_signature(body, [given.strip()], "base64")
 
     def read(self, topic: str, headers: Mapping[str, str], payload: dict[str, Any], check: Check) -> Sequence[Message]:
         schema, reader = self._readers.get(topic, ("", None))
@@ -101,7 +98,7 @@ class Shopify(Webhook):
         return [self._order("Order Updated", order, event_id)]
 
     def _completed(self, order: dict[str, Any], event_id: str) -> Sequence[Message]:
-        customer, status = order.get("customer"), order.get("order_status_url")
+        status = order.get("order_status_url")
         try:
             host = urlsplit(status).netloc if isinstance(status, str) else ""
         except ValueError:  # not an address
@@ -112,7 +109,7 @@ class Shopify(Webhook):
             url = f"https://{host}/{url.removeprefix('/')}"
         return [
             *self.arrival(self._who(order), order["id"], url, order.get("referring_site"), _time_of(order)),
-            *(self._customer(customer, f"customer of {order['id']}") if isinstance(customer, dict) else ()),
+            *self._customer(member(order, "customer"), f"customer of {order['id']}"),
             self._order("Order Completed", order, f"completed {order['id']}"),
         ]
 
@@ -122,7 +119,6 @@ class Shopify(Webhook):
         lines = objects(order.get("line_items"))
         included = _tax_of(lines) if order.get("taxes_included") is True else Decimal()
         cards = sum((_worth(each) for each in lines if each.get("gift_card") is True), Decimal())
-        codes = [text_of(each.get("code")) for each in objects(order.get("discount_codes"))]
         data = without_none({
             "order_id": text_of(order["id"]),
             "currency": order.get("currency"),
@@ -131,7 +127,7 @@ class Shopify(Webhook):
             "shipping": _shipping(order),
             "tax": tax,
             "discount": amount(order.get("total_discounts")),
-            "coupon": next((code for code in codes if code), None),
+            "coupon": first_text(order.get("discount_codes"), "code"),
             "products": [_product(each) for each in lines],
         })  # fmt: skip
         return self.event(key, data, self._who(order), message_id, _time_of(order), context=_context(order))
@@ -182,8 +178,7 @@ class Shopify(Webhook):
         who = self.who(None, customer.get(self._options.user_id), "")
         if who.user is None:
             return ()
-        address = customer.get("default_address")
-        address = address if isinstance(address, dict) else {}
+        address = member(customer, "default_address")
         traits = without_none({
             "email": customer.get("email"),
             "phone": customer.get("phone"),
@@ -196,10 +191,9 @@ class Shopify(Webhook):
         return [self.identify(who, traits, event_id, instant(customer.get("updated_at")))]
 
     def _who(self, payload: Mapping[str, Any], otherwise: str | None = None) -> Who:
-        customer = payload.get("customer")
         attributes = objects(payload.get("note_attributes"))
         visitor = next((each.get("value") for each in attributes if each.get("name") == VISITOR), None)
-        user = customer.get(self._options.user_id) if isinstance(customer, dict) else None
+        user = member(payload, "customer").get(self._options.user_id)
         return self.who(visitor, user, otherwise or f"order {payload['id']}")
 
 
@@ -239,6 +233,5 @@ def _shipping(order: Mapping[str, Any]) -> Decimal | None:
 
 
 def _context(payload: Mapping[str, Any]) -> dict[str, Any]:
-    details = payload.get("client_details")
-    agent = details.get("user_agent") if isinstance(details, dict) else None
-    return without_none({"userAgent": text_of(agent), "locale": text_of(payload.get("customer_locale"))})
+    agent = text_of(member(payload, "client_details").get("user_agent"))
+    return without_none({"userAgent": agent, "locale": text_of(payload.get("customer_locale"))})

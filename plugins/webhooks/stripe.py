@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 from ingestd.api.events import Endpoint, Request
 from ingestd.api.intake import Message
 
-from .payloads import text_of, without_none
-from .signatures import has_signature
+from .payloads import member, text_of, without_none
 from .webhook import VISITOR, Check, Webhook, WebhookOptions, Who
 
 __all__ = ["Stripe"]
@@ -87,15 +86,13 @@ class Stripe(Webhook):
         if abs(request.received_at / 1000 - int(signed_at)) > _OLDEST:
             return False
         given = [value for name, _, value in parts if name == "v1"]
-        return has_signature(f"{signed_at}.".encode() + body, given[:_MOST_SIGNATURES], self.secrets, "hex")
+        return self.has_signature(f"{signed_at}.".encode() + body, given[:_MOST_SIGNATURES], "hex")
 
     def read(self, topic: str, headers: Mapping[str, str], payload: dict[str, Any], check: Check) -> Sequence[Message]:
         reader = self._readers.get(topic)
         if reader is None or (payload.get("livemode") is False and not self._options.test_mode):
             return ()
-        data = payload.get("data")
-        about = data.get("object") if isinstance(data, dict) else None
-        if isinstance(about, dict) and about.get("mode") == "setup":  # a session without a payment has no currency
+        if member(member(payload, "data"), "object").get("mode") == "setup":  # without a payment it has no currency
             return ()
         check("event", payload)
         return reader(payload["data"]["object"], payload["data"], payload["created"] * 1000)
@@ -103,8 +100,7 @@ class Stripe(Webhook):
     def _checkout(self, session: dict[str, Any], _: dict[str, Any], at: int) -> Sequence[Message]:
         if session.get("payment_status") == "unpaid":  # the payment takes days, and another event tells of its success
             return ()
-        details = session.get("total_details")
-        details = details if isinstance(details, dict) else {}
+        details = member(session, "total_details")
         currency = session["currency"]
         total, shipping, tax = (
             _money(amount, currency)
@@ -116,11 +112,10 @@ class Stripe(Webhook):
         }  # fmt: skip
         reference, role = session.get("client_reference_id"), self._options.client_reference
         order_id = _order_id(session)
-        visitor = _metadata(session).get(VISITOR) or (reference if role == "visitor" else None)
+        visitor = member(session, "metadata").get(VISITOR) or (reference if role == "visitor" else None)
         user = (reference if role == "user" else None) or session.get("customer")
         who = self.who(visitor, user, f"order {order_id}")
-        contact = session.get("customer_details")
-        contact = contact if isinstance(contact, dict) else {}
+        contact = member(session, "customer_details")
         traits = without_none({"email": text_of(contact.get("email")), "name": text_of(contact.get("name"))})
         made = [self._completed(data, currency, order_id, who, at)]
         if who.user is not None and traits:
@@ -129,7 +124,7 @@ class Stripe(Webhook):
 
     def _intent(self, intent: dict[str, Any], _: dict[str, Any], at: int) -> Sequence[Message]:
         order_id = _order_id(intent)
-        who = self.who(_metadata(intent).get(VISITOR), intent.get("customer"), f"order {order_id}")
+        who = self.who(member(intent, "metadata").get(VISITOR), intent.get("customer"), f"order {order_id}")
         data = {"total": _money(intent.get("amount_received"), intent["currency"])}
         return [self._completed(data, intent["currency"], order_id, who, at)]
 
@@ -139,9 +134,8 @@ class Stripe(Webhook):
 
     def _refunded(self, charge: dict[str, Any], data: dict[str, Any], at: int) -> Sequence[Message]:
         """A charge has the sum of its refunds, and the event the sum before."""
-        before = data.get("previous_attributes")
         refunded = charge.get("amount_refunded", 0)
-        earlier = before.get("amount_refunded") if isinstance(before, dict) else None
+        earlier = member(data, "previous_attributes").get("amount_refunded")
         given = refunded - (earlier if isinstance(earlier, int) else 0)
         if given <= 0:
             return ()
@@ -157,7 +151,7 @@ class Stripe(Webhook):
         self, about: dict[str, Any], refund_id: str, amount: int, reason: str | None, at: int
     ) -> Sequence[Message]:
         order_id, currency = _order_id(about), about["currency"]
-        who = self.who(_metadata(about).get(VISITOR), about.get("customer"), f"order {order_id}")
+        who = self.who(member(about, "metadata").get(VISITOR), about.get("customer"), f"order {order_id}")
         data = without_none({
             "order_id": order_id, "refund_id": refund_id, "currency": currency.upper(),
             "total": _money(amount, currency), "reason": reason,
@@ -165,14 +159,9 @@ class Stripe(Webhook):
         return [self.event("Order Refunded", data, who, f"refund {refund_id}", at)]
 
 
-def _metadata(paid: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = paid.get("metadata")
-    return told if isinstance(told, dict) else {}
-
-
 def _order_id(paid: Mapping[str, Any]) -> str:
     """The shop's id of the order, else the id of the payment, which session, payment and charge have in common."""
-    return text_of(_metadata(paid).get(_ORDER)) or text_of(paid.get("payment_intent")) or str(paid["id"])
+    return text_of(member(paid, "metadata").get(_ORDER)) or text_of(paid.get("payment_intent")) or str(paid["id"])
 
 
 def _money(amount: Any, currency: str) -> Decimal:

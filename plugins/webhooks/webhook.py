@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.events import MESSAGE_LIFE, Endpoint, Principal, Request
@@ -16,7 +18,7 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .payloads import text_of
 
-__all__ = ["VISITOR", "Check", "Webhook", "WebhookOptions", "Who"]
+__all__ = ["VISITOR", "Check", "Encoding", "Webhook", "WebhookOptions", "Who"]
 
 VISITOR = "ingestd_visitor"
 """The name under which a shop tells a platform the visitor's id: an attribute of the cart, or metadata of a payment."""
@@ -24,6 +26,8 @@ VISITOR = "ingestd_visitor"
 Check = Callable[[str, dict[str, Any]], None]
 """Raises `BadRequest` for a payload that does not meet one of the `schemas`."""
 
+Encoding = Literal["base64", "hex"]
+_SIGNATURE = 32  # bytes
 _SHORTEST_SECRET = 8  # characters; who guesses a shorter one can send orders that supersede those of the shop
 _ARRIVAL_BEFORE = 1000  # milliseconds: platforms tell where an order's customer arrived, but not when
 _LONGEST_MESSAGE_ID = 128  # characters
@@ -74,20 +78,28 @@ class Webhook(ABC):
                 raise ConfigError(f"{place}.{option}: expected at least {_SHORTEST_SECRET} characters")
         self.name = name
         self.tenant = options.tenant
-        self.secrets = [str(each) for each in (options.secret, options.previous_secret) if each is not None]
+        self._secrets = [str(each) for each in (options.secret, options.previous_secret) if each is not None]
         self.principal = Principal(self.tenant, name, {"CRM": frozenset(["ADMIN"])}, signed=True, message_life=_LIFE)
         self.unusable_ids = UnusableIds()
 
     def check_keys(self, keys: frozenset[str]) -> None:  # noqa: B027 - a platform's keys are built in
         """Raise `ConfigError` for an event key that there is not."""
 
+    @abstractmethod
     def topic(self, headers: Mapping[str, str], payload: Mapping[str, Any]) -> str:
         """What the request is about, for `read` and for the log."""
-        return ""
 
     @abstractmethod
     def is_signed(self, request: Request, body: bytes) -> bool:
         """Whether the platform has signed the body."""
+
+    def has_signature(self, body: bytes, given: Sequence[str], encoding: Encoding) -> bool:
+        """Whether one of the given texts is the HMAC-SHA256 of exactly these bytes, made with one of the secrets."""
+        decoded = [each for each in (_decode(text, encoding) for text in given) if each is not None]
+        if not decoded:
+            return False
+        made = [hmac.digest(secret.encode(), body, "sha256") for secret in self._secrets]
+        return any(hmac.compare_digest(one, another) for one in decoded for another in made)
 
     @abstractmethod
     def read(self, topic: str, headers: Mapping[str, str], payload: dict[str, Any], check: Check) -> Sequence[Message]:
@@ -145,3 +157,12 @@ class Webhook(ABC):
         page = {"url": url, "referrer": referrer} if isinstance(referrer, str) and referrer else {"url": url}
         at = ordered_at - _ARRIVAL_BEFORE
         return [self.event("Page View", {}, who, f"arrival {order_id}", at, context={"page": page})]
+
+
+def _decode(signature: str, encoding: Encoding) -> bytes | None:
+    """The bytes of a signature; None for a text that is none."""
+    try:
+        decoded = base64.b64decode(signature, validate=True) if encoding == "base64" else bytes.fromhex(signature)
+    except ValueError:
+        return None
+    return decoded if len(decoded) == _SIGNATURE else None

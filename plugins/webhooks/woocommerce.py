@@ -13,8 +13,7 @@ from typing import Any, Literal
 from ingestd.api.events import Endpoint, Request
 from ingestd.api.intake import MOST_MESSAGES, Message
 
-from .payloads import amount, instant, objects, text_of, without_none
-from .signatures import has_signature
+from .payloads import AMOUNT, ID, amount, first_text, instant, member, objects, text_of, without_none
 from .webhook import VISITOR, Check, Webhook, WebhookOptions, Who
 
 __all__ = ["WooCommerce"]
@@ -26,24 +25,22 @@ _MOST_REFUNDS = MOST_MESSAGES - 4
 _ARRIVAL = "_wc_order_attribution_"
 """The prefix of the metadata in which WooCommerce keeps how the customer of an order came."""
 
-_ID = {"type": ["integer", "string"]}
-_AMOUNT = {"type": ["string", "number", "null"], "pattern": r"^-?\d+(\.\d+)?$"}
-_ITEM = {"type": "object", "properties": {"price": _AMOUNT, "quantity": {"type": "number"}}}
+_ITEM = {"type": "object", "properties": {"price": AMOUNT, "quantity": {"type": "number"}}}
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
     "order": {
         "type": "object",
         "required": ["id", "status", "currency", "total"],
         "properties": {
-            "id": _ID, "status": {"type": "string"}, "currency": {"type": "string"}, "total": _AMOUNT,
-            "total_tax": _AMOUNT, "shipping_total": _AMOUNT, "discount_total": _AMOUNT,
+            "id": ID, "status": {"type": "string"}, "currency": {"type": "string"}, "total": AMOUNT,
+            "total_tax": AMOUNT, "shipping_total": AMOUNT, "discount_total": AMOUNT,
             "line_items": {"type": "array", "items": _ITEM},
             "refunds": {
                 "type": "array",
-                "items": {"type": "object", "required": ["id", "total"], "properties": {"id": _ID, "total": _AMOUNT}},
+                "items": {"type": "object", "required": ["id", "total"], "properties": {"id": ID, "total": AMOUNT}},
             },
         },
     },
-    "id": {"type": "object", "required": ["id"], "properties": {"id": _ID}},
+    "id": {"type": "object", "required": ["id"], "properties": {"id": ID}},
 }  # fmt: skip
 
 
@@ -78,7 +75,7 @@ class WooCommerce(Webhook):
             request.replace_body(b"{}")
             return True
         given = request.headers.get("X-WC-Webhook-Signature") or ""
-        return has_signature(body, [given.strip()], self.secrets, "base64")
+        return self.has_signature(body, [given.strip()], "base64")
 
     def read(self, topic: str, headers: Mapping[str, str], payload: dict[str, Any], check: Check) -> Sequence[Message]:
         schema, reader = self._readers.get(topic, ("", None))
@@ -113,7 +110,6 @@ class WooCommerce(Webhook):
 
     def _order(self, key: str, order: dict[str, Any], message_id: str) -> Message:
         total, tax, shipping = _amounts(order)
-        codes = [text_of(each.get("code")) for each in objects(order.get("coupon_lines"))]
         data = without_none({
             "order_id": text_of(order["id"]),
             "currency": order["currency"],
@@ -122,7 +118,7 @@ class WooCommerce(Webhook):
             "shipping": shipping,
             "tax": tax,
             "discount": amount(order.get("discount_total")),
-            "coupon": next((code for code in codes if code), None),
+            "coupon": first_text(order.get("coupon_lines"), "code"),
             "products": [_product(each) for each in objects(order.get("line_items"))],
         })  # fmt: skip
         context = without_none({"userAgent": text_of(order.get("customer_user_agent"))})
@@ -177,8 +173,7 @@ class WooCommerce(Webhook):
         who = self.who(None, customer.get(self._options.user_id), "")
         if who.user is None:
             return ()
-        billing = customer.get("billing")
-        billing = billing if isinstance(billing, dict) else {}
+        billing = member(customer, "billing")
         traits = without_none({
             "email": text_of(customer.get("email")),
             "firstName": text_of(customer.get("first_name")),
@@ -192,9 +187,7 @@ class WooCommerce(Webhook):
 
     def _who(self, order: Mapping[str, Any]) -> Who:
         visitor = next((value for name, value in _metadata(order) if name == VISITOR), None)
-        billing = order.get("billing")
-        email = billing.get("email") if isinstance(billing, dict) else None
-        user = email if self._options.user_id == "email" else order.get("customer_id")
+        user = member(order, "billing").get("email") if self._options.user_id == "email" else order.get("customer_id")
         return self.who(visitor, user, f"order {order['id']}")  # a guest's customer_id is 0, which names nobody
 
 

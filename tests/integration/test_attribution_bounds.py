@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from ingestd.api.consumer import Step
 from ingestd.api.events import Record
+from ingestd.api.store import state_key
 from ingestd.plugins.attribution import untrusted
-from ingestd.plugins.attribution.journeys import link_key, visitors_key
+from ingestd.plugins.attribution.journeys import LINK, VISITORS
 from ingestd.plugins.attribution.models import MODELS
 from ingestd.plugins.attribution.record_size import texts_of
-from ingestd.plugins.attribution.untrusted import UntrustedRecords
+from ingestd.plugins.attribution.untrusted import find_untrusted
 from tests.support.attribution import START, Shop, attributing
 from tests.support.attribution_reference import HOUR, Rules
 from tests.support.journals import append
@@ -420,7 +421,7 @@ async def test_the_orders_of_a_public_key_a_day_are_limited(
         found = [msgspec.json.decode(body)["orderId"] for body in await attribution.derived()]
         counted = attribution.counted("orders")
         state = attribution.backend.store.begin(START + DAY)
-        (ignored,) = await UntrustedRecords(state).find("shop", "o-125")
+        (ignored,) = await find_untrusted(state, "shop", "o-125")
         assert (ignored.kind, ignored.is_excess) == ("order", True)
     assert found == [*(f"o-{number}" for number in range(most)), "another", "o-129", "o-130", "o-128"]
     assert counted == {"direct": most + 4, "too_many": 130 - most, "repeated": 3}
@@ -460,8 +461,8 @@ async def test_a_link_counts_400_days_from_the_last_link_or_touchpoint(
         own, other = [msgspec.json.decode(body) for body in await attribution.derived()]
         assert (own["userId"], len(other["touchpoints"])) == (user, 1 if user else 0)
         state = attribution.backend.store.begin(shop.now + 460 * DAY)
-        assert await state.get(link_key("shop", "phone")) is None
-        assert await state.window(visitors_key("shop", "u")) == []
+        assert await state.get(state_key(LINK, "shop", "phone")) is None
+        assert await state.window(state_key(VISITORS, "shop", "u")) == []
 
 
 async def test_a_link_of_an_earlier_version_counts_and_gets_an_end(tmp_path: Path) -> None:
@@ -470,13 +471,13 @@ async def test_a_link_of_an_earlier_version_counts_and_gets_an_end(tmp_path: Pat
         store = attribution.backend.store
         state = store.begin(START)
         for place, visitor in enumerate(["phone", "tablet"]):
-            await state.put(link_key("shop", visitor), "u")
-            await state.push(visitors_key("shop", "u"), visitor, place, keep=100)
+            await state.put(state_key(LINK, "shop", visitor), "u")
+            await state.push(state_key(VISITORS, "shop", "u"), visitor, place, keep=100)
         await store.commit(state)
         await attribution.append([shop.touch("phone", "mail"), shop.touch("tablet", "ad"), shop.order("phone")])
         await attribution.work_off(repeat(10), START)
         (body,) = [msgspec.json.decode(body) for body in await attribution.derived()]
         assert (body["userId"], len(body["touchpoints"])) == ("u", 2)
         state = store.begin(START + 460 * DAY)
-        assert await state.get(link_key("shop", "phone")) is None
-        assert await state.window(visitors_key("shop", "u")) == []
+        assert await state.get(state_key(LINK, "shop", "phone")) is None
+        assert await state.window(state_key(VISITORS, "shop", "u")) == []

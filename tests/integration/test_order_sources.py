@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
-from ingestd.api.store import State
+from ingestd.api.store import State, state_key
 from ingestd.plugins.attribution.arrivals import Arrivals
-from ingestd.plugins.attribution.journeys import read_whole, referrers_key, touches_key
+from ingestd.plugins.attribution.journeys import REFERRERS, TOUCHES, read_whole
 from ingestd.plugins.attribution.packing import read_touches
 from ingestd.plugins.attribution.reading import Seen, read
 from ingestd.plugins.attribution.report import Row
@@ -244,9 +244,9 @@ def test_an_order_is_attributed_as_the_reference_says(pages: list[Page], referre
 
 
 async def remembered(state: State, visitor: str) -> set[str]:
-    touches = await read_touches(state, touches_key("shop", visitor))
+    touches = await read_touches(state, state_key(TOUCHES, "shop", visitor))
     return {each.event_id for each in touches} | {
-        each.event_id for _, each in await read_whole(state, referrers_key("shop", visitor))
+        each.event_id for _, each in await read_whole(state, state_key(REFERRERS, "shop", visitor))
     }
 
 

@@ -23,8 +23,8 @@ from ingestd.plugins.attribution.report import Row, total
 from ingestd.plugins.attribution.touches import Exclusions, Touch
 from ingestd.plugins.reports.columns import UNKNOWN, columns_of
 from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.support.unusable_ids import UnusableIds
 from tests.support.attribution import START, Shop, attributing
@@ -291,12 +291,16 @@ def test_a_session_belongs_to_its_first_touchpoint_whatever_kind_it_is() -> None
         *visit(shop, 5, ("", None)),
         *visit(shop, 5, (mail, None), age=HOUR),  # it happened before, and came late
     ]
-    rules = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), TimeZone("UTC"), DAY)
-    found = {row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channel)}
+    rules = ReportRules(ARRIVALS, Channels(), TimeZone("UTC"), DAY)
+    found = {
+        row.campaign.fields: row.sessions for row in rows(records, "channel", "source", channel=rules.channels.of_texts)
+    }
     assert found == {
         ("Organic Search", "google"): 1, ("Email", "news"): 2, ("Paid Search", "google"): 1, ("Direct", "(direct)"): 1,
     }  # fmt: skip
-    assert rows(records[::-1], "channel", channel=rules.channel) == rows(records, "channel", channel=rules.channel)
+    assert rows(records[::-1], "channel", channel=rules.channels.of_texts) == rows(
+        records, "channel", channel=rules.channels.of_texts
+    )
 
 
 async def test_the_products_of_a_forgotten_order_are_unknown(tmp_path: Path) -> None:

@@ -16,14 +16,13 @@ import pytest
 from ingestd.api import times
 from ingestd.api.errors import BadRequest, NotFound
 from ingestd.api.events import Record
-from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.console.disclosure import Disclosure
 from ingestd.plugins.console.sales import Sales
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.costs import Cost, change
 from ingestd.plugins.reports.periods import Periods, TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.reports.sales import Shop, latest_orders, make_sales
 from ingestd.plugins.reports.text import Form, members
 from ingestd.plugins.sources import Channels
@@ -36,7 +35,7 @@ from tests.support.journals import read_all
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
 ZONE = TimeZone("Europe/Berlin")
-BY_RULES = ReportRules(lambda record, ids: read(record, ARRIVALS, ids), Channels(), ZONE, 400 * DAY)
+BY_RULES = ReportRules(ARRIVALS, Channels(), ZONE, 400 * DAY)
 SHAPE = Disclosure("shape", (), ())
 BY = columns_of(["channel", "source", "medium", "campaign"])
 
@@ -69,7 +68,7 @@ def reported(records: Sequence[Record], first: date, last: date, *, compare: boo
     periods = Periods(first, last, ZONE, compare=compare)
     report = Report(
         BY, numbers=periods.number, read_touch=touch_of, unusable_ids=IDS,
-        channel=BY_RULES.channel, since=periods.since - DAY, until=periods.until,
+        channel=BY_RULES.channels.of_texts, since=periods.since - DAY, until=periods.until,
     )  # fmt: skip
     for record in records:
         report.add(record)

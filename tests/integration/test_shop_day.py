@@ -23,7 +23,6 @@ from ingestd.api.events import Record
 from ingestd.api.times import format_time
 from ingestd.plugins.attribution.arrivals import Arrivals
 from ingestd.plugins.attribution.models import MODELS
-from ingestd.plugins.attribution.reading import read
 from ingestd.plugins.attribution.report import Row
 from ingestd.plugins.attribution.rollups import PERIODS, sum_up
 from ingestd.plugins.attribution.rollups import read as read_rollups
@@ -31,9 +30,9 @@ from ingestd.plugins.attribution.rollups import rows_of as rows_of_rollups
 from ingestd.plugins.attribution.touches import Exclusions
 from ingestd.plugins.reports.columns import columns_of
 from ingestd.plugins.reports.periods import TimeZone
+from ingestd.plugins.reports.reading import ReportRules
 from ingestd.plugins.reports.report import Report
 from ingestd.plugins.reports.report_command import report
-from ingestd.plugins.reports.rules import ReportRules
 from ingestd.plugins.sources import Channels, SourceRules
 from ingestd.storage.placements import index_of_tenant
 from tests.integration.test_attribution_rollups import cells
@@ -49,10 +48,8 @@ from tests.support.shop_day import DAY, TENANTS, count_day, first_events, make_d
 
 HOUR = DAY // 24
 BY = ["channel", "source", "medium"]
-RULES = ReportRules(
-    lambda record, ids: read(record, Arrivals(Exclusions((), (), ()), SourceRules(), "fallback"), ids),
-    Channels(), TimeZone("UTC"), DAY,
-)  # fmt: skip
+ARRIVALS = Arrivals(Exclusions((), (), ()), SourceRules(), "fallback")
+RULES = ReportRules(ARRIVALS, Channels(), TimeZone("UTC"), DAY)
 
 
 @asynccontextmanager

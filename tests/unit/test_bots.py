@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.errors import ConfigError
-from ingestd.plugins.bots import BotsPlugin
-from ingestd.plugins.crawler_list import CrawlerList
+from ingestd.plugins.bots import BotsPlugin, CrawlerList
 
 LIST: Any = import_module("crawleruseragents")  # it has no types
 CHROME = (

@@ -16,7 +16,7 @@ from ingestd.plugins.attribution.arrivals import Arrivals, Referrers
 from ingestd.plugins.attribution.channel_command import arrival
 from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.attribution.touches import Exclusions
-from ingestd.plugins.sources import Channels, ClickId, ClickSource, SourceRules, click_id_of
+from ingestd.plugins.sources import Channels, ClickId, ClickSource, SourceRules
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT.parent / "shared" / "vectors"
@@ -58,20 +58,20 @@ def of_referrer(referrer: Any, url: Any = PAGE, rules: SourceRules = RULES) -> t
     ],
 )
 def test_a_click_id_of_an_address(url: str, click: ClickId | None) -> None:
-    assert click_id_of(None, {"url": url}) == click
+    assert RULES.click_id_of(None, {"url": url}) == click
 
 
 def test_a_click_id_of_a_campaign_comes_before_the_address() -> None:
     page = {"url": "https://shop.example/?gclid=1"}
-    assert click_id_of({"click_id": " 2 ", "click_id_type": "SCCID"}, page) == ClickId("ScCid", "2")
-    assert click_id_of({"click_id": "2", "click_id_type": "other"}, page) == ClickId("other", "2")
-    assert click_id_of({"click_id": " ", "click_id_type": "gclid"}, page) == ClickId("gclid", "1")
-    assert click_id_of({"click_id": "2"}, page) == ClickId("gclid", "1")
-    assert click_id_of({"click_id": 2, "click_id_type": ["gclid"]}, page) == ClickId("gclid", "1")
+    assert RULES.click_id_of({"click_id": " 2 ", "click_id_type": "SCCID"}, page) == ClickId("ScCid", "2")
+    assert RULES.click_id_of({"click_id": "2", "click_id_type": "other"}, page) == ClickId("other", "2")
+    assert RULES.click_id_of({"click_id": " ", "click_id_type": "gclid"}, page) == ClickId("gclid", "1")
+    assert RULES.click_id_of({"click_id": "2"}, page) == ClickId("gclid", "1")
+    assert RULES.click_id_of({"click_id": 2, "click_id_type": ["gclid"]}, page) == ClickId("gclid", "1")
 
 
 def test_a_click_id_is_cut() -> None:
-    found = click_id_of(None, {"url": f"?gclid={'%41' * 2_000_000}"})
+    found = RULES.click_id_of(None, {"url": f"?gclid={'%41' * 2_000_000}"})
     assert found == ClickId("gclid", "A" * 512)
 
 
