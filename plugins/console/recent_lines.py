@@ -13,6 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
+from ingestd.api.times import format_time
 from ingestd.observability.logs import LogKeeper, current_request
 from ingestd.observability.logs.formats import message_of
 from ingestd.observability.logs.redaction import redact
@@ -43,11 +47,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-class RecentLine(NamedTuple):
-    """The newest line of one kind."""
+class RecentLine(msgspec.Struct, frozen=True, rename="camel"):
+    """The newest line of one kind, as the page has it."""
 
-    at: float
-    """The time of the line, in seconds."""
+    at: str
     times: int
     """The number of lines of this kind."""
     level: str
@@ -101,7 +104,7 @@ class RecentLines(LogKeeper):
         except Exception:  # noqa: BLE001 - the parts of a record may raise anything; the log has the line
             return
         before = self._lines.pop(kind, None)
-        self._lines[kind] = line if before is None else line._replace(times=before.times + 1)
+        self._lines[kind] = line if before is None else replace(line, times=before.times + 1)
         if len(self._lines) > _KEPT:
             self._lines = _shrunk(self._lines, _KEPT)
 
@@ -136,7 +139,7 @@ def _read(record: logging.LogRecord) -> tuple[_Kind, RecentLine]:
     message = _without_quotes(message)
     level, error = record.levelname.lower(), record.exc_info[0] if record.exc_info else None
     line = RecentLine(
-        at=record.created,
+        at=format_time(round(record.created * 1000)),
         times=1,
         level=level,
         logger=record.name,
