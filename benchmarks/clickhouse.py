@@ -7,7 +7,6 @@ table. Both sides use one core, and the server uses another.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http.client
 import os
@@ -30,11 +29,11 @@ from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.clickhouse.rows import lines_of, read
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
-from .attribution import record
-from .beside import beside
+from .beside import beside, rounds_and_seconds
+from .journal import usual_records
 from .servers import on_core
 from .shop import usual
-from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill
+from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill_in
 
 AT_ONCE = 10_000
 
@@ -74,11 +73,10 @@ def plain(server: ClickHouseServer, bodies: Sequence[bytes]) -> float:
 
 
 def catching_up(server: ClickHouseServer, rounds: int) -> None:
-    sent = [*usual()]
-    records = [record(number, **sent[number % len(sent)]) for number in range(CAUGHT_UP)]
+    records = usual_records(CAUGHT_UP)
     bodies = asyncio.run(make_bodies(server, records))
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
-        asyncio.run(fill(Path(name) / "ingestd.db", records))
+        asyncio.run(fill_in(Path(name), records))
         del records
         tune_the_interpreter()
         sides: dict[str, list[float]] = {"sink": [], "plain": []}
@@ -106,11 +104,7 @@ def catching_up(server: ClickHouseServer, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    arguments = parser.parse_args()
-    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    rounds, seconds = rounds_and_seconds(__doc__)
     if shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin:/usr/local/bin") is None:
         print("clickhouse: skipped, because clickhouse-server is not installed")
         return 0

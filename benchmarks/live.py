@@ -1,6 +1,6 @@
 """The cost of the operators' page: a daemon at whose live events somebody looks, beside one without viewers.
 
-Both are under full load in turns of a second (`benchmarks.slices`). Then the viewer goes to the other daemon, because
+Both are under full load in turns of a second (`benchmarks.beside`). Then the viewer goes to the other daemon, because
 one of two processes of one program is faster. The viewer reads the stream as a browser does, compressed, on the core of
 the load. Each round ends with as many slices without a viewer, treated likewise: their ratio is chance. The least that
 is asked for is 0.97 of the events.
@@ -14,20 +14,17 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import socket
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import geometric_mean, median
 from typing import NamedTuple
 
+from .beside import Program, Side, started
 from .load import BATCH, Load, load
-from .servers import INGESTD, on_core
-from .slices import Program, Side, started
 
 LOADS = {"single": Load(browser=True), "batches": Load(browser=True, batch=BATCH)}
 LEAST = 0.97
@@ -61,24 +58,20 @@ Pairs = list[tuple[Slice, Slice]]
 
 def measure(what: Load, slices: int, watch: Watch) -> Found:
     """One round, in which each daemon has the viewer once."""
-    cores = sorted(os.sched_getaffinity(0))
     seen: list[Pairs] = []
     unseen: list[Pairs] = []
-    with contextlib.ExitStack() as stack:
-        with on_core(cores[0]):
-            sides = stack.enter_context(started([Program(name, Path(INGESTD)) for name in "ab"]))
-        with on_core(cores[-1]):
-            for side in sides:
-                load(*side, 2, what)  # a warm-up
-                if watch is journeys:
-                    load(*side, FILL, LOADS["batches"])
-            for watched, other in (sides, sides[::-1]):
-                assert watched[0].ops_port is not None
-                with watch(watched[0].ops_port):
-                    seen.append([_pair(watched, other, what, first=number % 2) for number in range(slices)])
-                time.sleep(UNUSED)
-            for one, other in (sides, sides[::-1]):
-                unseen.append([_pair(one, other, what, first=number % 2) for number in range(slices)])
+    with started([Program(name) for name in "ab"]) as sides:
+        for side in sides:
+            load(*side, 2, what)  # a warm-up
+            if watch is journeys:
+                load(*side, FILL, LOADS["batches"])
+        for watched, other in (sides, sides[::-1]):
+            assert watched.server.ops_port is not None
+            with watch(watched.server.ops_port):
+                seen.append([_pair(watched, other, what, first=number % 2) for number in range(slices)])
+            time.sleep(UNUSED)
+        for one, other in (sides, sides[::-1]):
+            unseen.append([_pair(one, other, what, first=number % 2) for number in range(slices)])
     chance = _ratio(unseen, "req/s"), _ratio(unseen, "CPU µs")
     without = [each for pairs in seen for _, each in pairs]
     rate = what.batch * median(each["req/s"] for each in without)
