@@ -23,7 +23,6 @@ from urllib.parse import urlencode
 from ingestd.api.events import Record
 from ingestd.api.options import Secret, Size, Url
 from ingestd.daemon.process import tune_the_interpreter
-from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.clickhouse.rows import lines_of, read
@@ -44,8 +43,7 @@ def make_sink(server: ClickHouseServer, name: str = "bench") -> ClickHouseSink:
 
 def catch_up_in(folder: Path, server: ClickHouseServer) -> float:
     batch = BatchOptions(max_events=AT_ONCE, max_bytes=Size.parse("16MiB"))
-    options = SinkOptions(type="clickhouse", start="beginning", batch=batch)
-    return asyncio.run(catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), options))
+    return catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), batch=batch)
 
 
 async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> list[bytes]:
@@ -76,7 +74,7 @@ def catching_up(server: ClickHouseServer, rounds: int) -> None:
     records = usual_records(CAUGHT_UP)
     bodies = asyncio.run(make_bodies(server, records))
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
-        asyncio.run(fill_in(Path(name), records))
+        fill_in(Path(name), records)
         del records
         tune_the_interpreter()
         sides: dict[str, list[float]] = {"sink": [], "plain": []}

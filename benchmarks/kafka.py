@@ -7,7 +7,6 @@ and for the threads of the library. Then `/track` is measured with the sink and 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from statistics import median
 from confluent_kafka import Producer
 
 from ingestd.daemon.process import tune_the_interpreter
-from ingestd.delivery import SinkOptions
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.kafka.settings import producer_settings
@@ -58,7 +56,7 @@ def catching_up(cluster: KafkaCluster, rounds: int) -> None:
     seconds: dict[str, list[float]] = {"sink": [], "producer": []}
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         folder = Path(name)
-        asyncio.run(fill_in(folder, records))
+        fill_in(folder, records)
         size = sum(len(each.body) for each in records)
         del records
         tune_the_interpreter()
@@ -68,7 +66,7 @@ def catching_up(cluster: KafkaCluster, rounds: int) -> None:
                 cluster.create(topic)
             sink = KafkaSink(topics["sink"], KafkaSink.Options(brokers=cluster.addresses, topic=topics["sink"]))
             taken = {
-                "sink": asyncio.run(catch_up(folder, sink, SinkOptions(type="kafka", start="beginning"))),
+                "sink": catch_up(folder, sink),
                 "producer": sent(cluster, topics["producer"], messages),
             }
             for side, each in taken.items():

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ingestd.api.events import Record
 from ingestd.api.options import Secret
@@ -45,10 +46,15 @@ CAUGHT_UP = 100_000
 WAITING = 1_000_000
 
 
-async def fill_in(folder: Path, records: Sequence[Record], times: int = 1) -> None:
-    async with opened(folder) as backend:
-        for _ in range(times):
-            await fill(backend, records)
+def fill_in(folder: Path, records: Sequence[Record], times: int = 1) -> None:
+    """Make the journal of a daemon in the folder."""
+
+    async def write() -> None:
+        async with opened(folder) as backend:
+            for _ in range(times):
+                await fill(backend, records)
+
+    asyncio.run(write())
 
 
 def new_jsonl(folder: Path) -> Sink:
@@ -95,10 +101,15 @@ def plain_append(folder: Path, records: Sequence[Record]) -> float:
     return time.perf_counter() - begun
 
 
-async def catch_up(folder: Path, sink: Sink, options: SinkOptions) -> float:
+def catch_up(folder: Path, sink: Sink, **options: Any) -> float:
     """Seconds in which a new sink takes the whole journal in the folder."""
-    async with opened(folder) as backend:
-        return await work_off(backend, (BufferedSinkConsumer if sink.buffering else SinkConsumer)(sink, options))
+    consumer = BufferedSinkConsumer if sink.buffering else SinkConsumer
+
+    async def take() -> float:
+        async with opened(folder) as backend:
+            return await work_off(backend, consumer(sink, SinkOptions(type="any", start="beginning", **options)))
+
+    return asyncio.run(take())
 
 
 def plain(path: Path, lines: bytes, at_once: int, *, each: bool) -> float:
@@ -135,7 +146,7 @@ def catching_up(rounds: int) -> None:
     at_once = len(lines) // CAUGHT_UP * SinkOptions(type="jsonl").batch.max_events
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         folder = Path(name)
-        asyncio.run(fill_in(folder, records))
+        fill_in(folder, records)
         tune_the_interpreter()
         seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
         if HAS_PYARROW:
@@ -143,22 +154,16 @@ def catching_up(rounds: int) -> None:
         if HAS_PYICEBERG:
             seconds |= {"iceberg": [], "pyiceberg": []}
         for _ in range(rounds):
-            seconds["sink"].append(
-                asyncio.run(catch_up(folder, new_jsonl(folder), SinkOptions(type="jsonl", start="beginning")))
-            )
+            seconds["sink"].append(catch_up(folder, new_jsonl(folder)))
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
             if HAS_PYARROW:
-                seconds["parquet"].append(
-                    asyncio.run(catch_up(folder, new_parquet(folder), SinkOptions(type="parquet", start="beginning")))
-                )
+                seconds["parquet"].append(catch_up(folder, new_parquet(folder)))
                 made, written = plain_table(folder / "plain.parquet", records)
                 seconds["a table"].append(made)
                 seconds["pyarrow"].append(written)
             if HAS_PYICEBERG:
-                seconds["iceberg"].append(
-                    asyncio.run(catch_up(folder, new_iceberg(folder), SinkOptions(type="iceberg", start="beginning")))
-                )
+                seconds["iceberg"].append(catch_up(folder, new_iceberg(folder)))
                 seconds["pyiceberg"].append(plain_append(folder, records))
     took = {name: median(each) for name, each in seconds.items()}
     print(f"sinks: a backlog of {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes, {rounds} rounds")
@@ -190,7 +195,7 @@ def resident(folder: Path) -> float:
 def waiting() -> None:
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as empty, tempfile.TemporaryDirectory() as full:
         records = [record(number) for number in range(5000)]
-        asyncio.run(fill_in(Path(full), records, WAITING // len(records)))
+        fill_in(Path(full), records, WAITING // len(records))
         without, with_ = resident(Path(empty)), resident(Path(full))
     print(f"sinks: {WAITING} records wait for an unreachable sink: {with_:.0f} MB, {without:.0f} MB without,"
           f" {with_ - without:+.0f} MB")  # fmt: skip
