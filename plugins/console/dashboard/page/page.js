@@ -87,22 +87,16 @@ function showEvents({ events }) {
 }
 
 function showMoreKeys(many) {
-  let button = at("more-keys");
-  if (!button) {
-    button = makeButton("", "", () => {
-      allKeys = !allKeys;
-      if (latest) showEvents(latest);
-    });
-    button.id = "more-keys";
-    at("keys").after(button);
-    const box = make("div");
-    at("keys").before(box);
-    box.append(at("keys"), button);
-  }
+  const button = at("more-keys");
   button.hidden = many <= MOST_KEYS;
   button.setAttribute("aria-expanded", String(allKeys));
   setText(button, allKeys ? `Only the first ${MOST_KEYS} keys` : `All ${many} keys`);
 }
+
+at("more-keys").addEventListener("click", () => {
+  allKeys = !allKeys;
+  showEvents(latest);
+});
 
 const OPERATIONS = { track: "Track", "customer-events": "Customer events", identify: "Identify", "server-identify": "Identify (server)" };
 
