@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["ATTACKED_ORDER", "ATTACKS", "Attack", "Keys"]
+from .servers import BASE_PATH
 
-BASE_PATH = "/api/v1/analytics"
+__all__ = ["ATTACKED_ORDER", "ATTACKS", "Attack", "Keys", "post"]
+
 _MAX_BODY = 2**20
 _MAX_BATCH = 4 * 2**20
 _MAX_REWRITTEN = 64 * 1024
@@ -45,9 +46,10 @@ class Attack:
     """Whether the request has a public key."""
 
 
-def post(path: str, body: bytes, *lines: str, framed: bool = True) -> bytes:
+def post(target: str, body: bytes, *lines: str, framed: bool = True) -> bytes:
+    """A whole request. `lines` are headers."""
     length = [f"Content-Length: {len(body)}"] if framed else ["Transfer-Encoding: chunked"]
-    head = [f"POST {BASE_PATH}{path} HTTP/1.1", "Host: shop", *lines, *length, "", ""]
+    head = [f"POST {target} HTTP/1.1", "Host: shop", *lines, *length, "", ""]
     return "\r\n".join(head).encode() + body
 
 
@@ -61,7 +63,8 @@ def wrongly_signed(
     """An attack with the id of a server key and a wrong signature."""
 
     def make(keys: Keys, client: str) -> bytes:
-        return post(path, body, f"Authorization: Bearer {keys.server}", f"x-signature: {'0' * 64}", client, *lines)
+        signed = f"Authorization: Bearer {keys.server}", f"x-signature: {'0' * 64}"
+        return post(BASE_PATH + path, body, *signed, client, *lines)
 
     return Attack(name, make, statuses)
 
@@ -72,7 +75,7 @@ def unknown(
     """An attack with an unknown key."""
 
     def make(keys: Keys, client: str) -> bytes:
-        return post(path, body, "Authorization: Bearer a-guess-at-a-key", client, *lines, framed=framed)
+        return post(BASE_PATH + path, body, "Authorization: Bearer a-guess-at-a-key", client, *lines, framed=framed)
 
     return Attack(name, make, frozenset({status}))
 
@@ -81,8 +84,7 @@ def in_body(name: str, path: str, body: bytes) -> Attack:
     """An attack with an unknown key in the body, where SDKs of browsers have it."""
 
     def make(keys: Keys, client: str) -> bytes:
-        head = [f"POST {path} HTTP/1.1", "Host: shop", client, f"Content-Length: {len(body)}", "", ""]
-        return "\r\n".join(head).encode() + body
+        return post(path, body, client)
 
     return Attack(name, make)
 
@@ -93,7 +95,7 @@ def public(name: str, path: str, body: Callable[[str], bytes], *lines: str, stat
 
     def make(keys: Keys, client: str) -> bytes:
         unique = f"{os.getpid()}-{next(numbers)}"
-        return post(path, body(unique), f"Authorization: Bearer {keys.public}", client, *lines)
+        return post(BASE_PATH + path, body(unique), f"Authorization: Bearer {keys.public}", client, *lines)
 
     return Attack(name, make, frozenset({status}), public=True)
 
@@ -159,8 +161,7 @@ def _pages() -> bytes:
 def _sdk_pages(keys: Keys, client: str) -> bytes:
     messages = [{"type": "page", "anonymousId": "stranger"}] * 2500
     body = gzip.compress(json.dumps({"writeKey": keys.public, "batch": messages}).encode())
-    head = ["POST /v1/batch HTTP/1.1", "Host: shop", client, _GZIP, f"Content-Length: {len(body)}", "", ""]
-    return "\r\n".join(head).encode() + body
+    return post("/v1/batch", body, client, _GZIP)
 
 
 @cache

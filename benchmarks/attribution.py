@@ -9,45 +9,32 @@ each of a different visitor with three touchpoints.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ingestd.api.consumer import Consumer, Step
 from ingestd.api.events import Record
-from ingestd.api.times import format_time
-from ingestd.consumers.group import Consumers
 from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 
-from .beside import beside
+from .beside import beside, rounds_and_seconds
+from .journal import NOW, fill, opened, record, work_off
 from .servers import CONFIG
 from .shop import bodies, usual
 
 WITHOUT = (
     CONFIG + '[plugins]\nenabled = ["keys", "hmac_auth", "identity", "session", "rate_limit", "sqlite", "jsonl"]\n'
 )
-NOW = 1_795_000_000_000
 ORDERS = 10_000
 VISITORS, TOUCHES = 20, 10
-
-
-def record(number: int, **members: Any) -> Record:
-    at = format_time(NOW + number)
-    body = {"id": f"{number:036d}", "type": "event", "tenant": "bench", "endpoint": "track", "key": "Page View",
-            "receivedAt": at, "timestamp": at, "data": {},
-            "userId": None, "sessionId": "s", "dispatchId": None, "context": {}, **members}  # fmt: skip
-    return Record(str(body["type"]), NOW + number, msgspec.json.encode(body))
 
 
 def touch(number: int, visitor: str) -> Record:
@@ -72,31 +59,11 @@ def consumer() -> Consumer:
 
 
 @contextlib.asynccontextmanager
-async def filled(records: Iterable[Record]) -> Any:
+async def filled(records: Iterable[Record]) -> AsyncIterator[SqliteBackend]:
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as folder:
-        backend = SqliteBackend(Path(folder) / "ingestd.db", cache=200_000, busy_timeout=1.0)
-        await backend.open(serving=True)
-        try:
-            records = [*records]
-            for start in range(0, len(records), 1000):
-                await backend.journal.commit(records[start : start + 1000], backend.store.begin(NOW))
+        async with opened(Path(folder)) as backend:
+            await fill(backend, [*records])
             yield backend
-        finally:
-            await backend.close()
-
-
-def died(name: str, error: BaseException | None) -> None:
-    sys.exit(f"{name} died: {error!r}")
-
-
-async def drain(backend: SqliteBackend) -> float:
-    """Seconds until the consumer has processed the whole journal."""
-    consumers = Consumers(backend.journal, backend.store, [consumer()], died=died, now=lambda: NOW)
-    begun = time.perf_counter()
-    await consumers.start()
-    left = await consumers.stop(600)
-    assert not left
-    return time.perf_counter() - begun
 
 
 def journey() -> Iterator[Record]:
@@ -108,7 +75,7 @@ def journey() -> Iterator[Record]:
 
 async def long_journey(orders: int = 300) -> None:
     async with filled(journey()) as backend:
-        await drain(backend)
+        await work_off(backend, consumer())
         follower = consumer()
         position = await backend.journal.last()
         cpu = time.process_time()
@@ -131,18 +98,14 @@ def waiting() -> Iterator[Record]:
 
 async def backlog() -> None:
     async with filled(waiting()) as backend:
-        seconds = await drain(backend)
+        seconds = await work_off(backend, consumer())
     print(
         f"  a backlog of {ORDERS} orders and {3 * ORDERS} touchpoints: {seconds:.1f} s, {ORDERS / seconds:.0f} orders/s"
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    arguments = parser.parse_args()
-    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    rounds, seconds = rounds_and_seconds(__doc__)
     print(f"attribution: /track with it and without, {rounds} rounds of {seconds} s each, events as a shop sends them")
     beside((CONFIG, WITHOUT), usual(), rounds, seconds)
     print("attribution: the same, every event with a campaign, one in three a repeated order")

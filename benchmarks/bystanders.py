@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import NamedTuple
 
-from .attacks import BASE_PATH, Attack, Keys
+from .attacks import Attack, Keys, post
 from .connection import Connection, client
+from .servers import BASE_PATH
 
 __all__ = ["Visits", "attacking", "visit"]
 
@@ -51,8 +52,7 @@ def visit(port: int, key: str, seconds: float) -> Visits:
 def _visitor(port: int, key: str, seconds: float, found: list[tuple[float, int]]) -> None:
     event = {"key": "Page View", "anonymousId": f"visitor-{threading.get_ident()}", "data": {"title": "Linen shirts"}}
     body = json.dumps(event).encode()
-    head = f"POST {BASE_PATH}/track HTTP/1.1\r\nHost: shop\r\nAuthorization: Bearer {key}\r\n"
-    request = f"{head}{client()}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    request = post(f"{BASE_PATH}/track", body, f"Authorization: Bearer {key}", client())
     connection = Connection(port)
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -7,7 +7,6 @@ table. Both sides use one core, and the server uses another.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http.client
 import os
@@ -24,17 +23,16 @@ from urllib.parse import urlencode
 from ingestd.api.events import Record
 from ingestd.api.options import Secret, Size, Url
 from ingestd.daemon.process import tune_the_interpreter
-from ingestd.delivery import SinkOptions
 from ingestd.delivery.options import BatchOptions
 from ingestd.plugins.sinks.clickhouse import ClickHouseSink
 from ingestd.plugins.sinks.clickhouse.rows import lines_of, row_of
 from tests.support.clickhouse_server import ClickHouseServer, clickhouse_server
 
-from .attribution import record
-from .beside import beside
+from .beside import beside, rounds_and_seconds
+from .journal import usual_records
 from .servers import on_core
 from .shop import usual
-from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill
+from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill_in
 
 AT_ONCE = 10_000
 
@@ -45,8 +43,7 @@ def make_sink(server: ClickHouseServer, name: str = "bench") -> ClickHouseSink:
 
 def catch_up_in(folder: Path, server: ClickHouseServer) -> float:
     batch = BatchOptions(max_events=AT_ONCE, max_bytes=Size.parse("16MiB"))
-    options = SinkOptions(type="clickhouse", start="beginning", batch=batch)
-    return asyncio.run(catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), options))
+    return catch_up(folder, make_sink(server, f"new-{time.time_ns()}"), batch=batch)
 
 
 async def make_bodies(server: ClickHouseServer, records: Sequence[Record]) -> list[bytes]:
@@ -75,11 +72,10 @@ def plain(server: ClickHouseServer, bodies: Sequence[bytes]) -> float:
 
 
 def catching_up(server: ClickHouseServer, rounds: int) -> None:
-    sent = [*usual()]
-    records = [record(number, **sent[number % len(sent)]) for number in range(CAUGHT_UP)]
+    records = usual_records(CAUGHT_UP)
     bodies = asyncio.run(make_bodies(server, records))
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
-        asyncio.run(fill(Path(name) / "ingestd.db", records))
+        fill_in(Path(name), records)
         del records
         tune_the_interpreter()
         sides: dict[str, list[float]] = {"sink": [], "plain": []}
@@ -107,11 +103,7 @@ def catching_up(server: ClickHouseServer, rounds: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    arguments = parser.parse_args()
-    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    rounds, seconds = rounds_and_seconds(__doc__)
     if shutil.which("clickhouse-server", path="/usr/sbin:/usr/bin:/usr/local/bin") is None:
         print("clickhouse: skipped, because clickhouse-server is not installed")
         return 0

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
-import re
 import shutil
 import sys
 import tempfile
@@ -26,8 +24,8 @@ from tests.support.redis_cluster import redis_cluster
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.zipf import zipf_sizes
 
-from .load import BATCH, Load, batches_of, load, write_bodies
-from .servers import CONFIG, Server, ingestd, on_core
+from .load import BATCH, Load, load, write_bodies
+from .servers import CONFIG, ingestd, on_core
 from .shop import usual
 
 TENANTS = 200
@@ -57,23 +55,15 @@ def cpu_of(nodes: Sequence[RedisServer]) -> float:
     return total
 
 
-def memory_of(server: Server) -> float:
-    """The resident memory in MB."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1000
-
-
 def measure(side: str, seconds: int, rounds: int) -> None:
     sizes = zipf_sizes(TENANTS, 1000)
     keys = [key_of(f"tenant-{number}") for number, size in enumerate(sizes) for _ in range(size)]
     random.Random(1).shuffle(keys)
     declared = ", ".join(f'{{ id = "{key}", kind = "public", tenant = "{key}" }}' for key in sorted({*keys}))
-    lines = [json.dumps(body) for body in usual()]
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         store, folder = (Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in "ab")
-        write_bodies(folder, lines, batches_of(lines))
+        write_bodies(folder, [*usual()])
         with on_core(cores[-1]):
             url, nodes = stack.enter_context(nodes_of(side, store))
         config = CONFIG.replace("sqlite:ingestd.db", url) + f"[plugins.keys]\ndeclared = [{declared}]\n"
@@ -87,16 +77,17 @@ def measure(side: str, seconds: int, rounds: int) -> None:
             before, busy = server.cpu_seconds(), cpu_of(nodes)
             time.sleep(10)
             print(f"  idle: {(server.cpu_seconds() - before) * 10:.1f} % of a core, the nodes together"
-                  f" {(cpu_of(nodes) - busy) * 10:.1f} %; {memory_of(server):.0f} MB")  # fmt: skip
+                  f" {(cpu_of(nodes) - busy) * 10:.1f} %; {server.memory() / 1e6:.0f} MB")  # fmt: skip
             for name, what in (("single", Load()), (f"batches of {BATCH}", Load(batch=BATCH))):
                 load(server, folder, ",".join(keys), 1, what)
                 busy = cpu_of(nodes)
                 results = [load(server, folder, ",".join(keys), seconds, what) for _ in range(rounds)]
                 rate, cpu, p99 = (median(each[what] for each in results) for what in ("req/s", "CPU µs", "p99 ms"))
                 events = sum(each["req/s"] for each in results) * seconds * what.batch
+                failed = sum(each["failed"] for each in results)
                 print(f"  {name}: {rate * what.batch:.0f} events/s, CPU of the daemon {cpu:.0f} us an event, of the"
-                      f" nodes {(cpu_of(nodes) - busy) / events * 1e6:.0f} us, p99 {p99:.0f} ms,"
-                      f" {sum(each['failed'] for each in results):.0f} failed; {memory_of(server):.0f} MB")  # fmt: skip
+                      f" nodes {(cpu_of(nodes) - busy) / events * 1e6:.0f} us, p99 {p99:.0f} ms, {failed:.0f} failed;"
+                      f" {server.memory() / 1e6:.0f} MB")  # fmt: skip
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import urllib.request
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,8 +16,7 @@ from uuid import UUID
 
 from ingestd.api.store import key_digest
 
-from .load import BASE_PATH
-from .servers import CONFIG, Server, create_key, ingestd
+from .servers import BASE_PATH, CONFIG, Server, create_key, ingestd
 from .shop import usual
 
 __all__ = ["TENANT", "fill_journal", "fill_state", "visitor_name"]
@@ -101,10 +99,7 @@ def _visit(server: Server, key: str, number: int, kind: str) -> None:
 
 
 def _post(server: Server, key: str, path: str, body: dict[str, Any]) -> None:
-    url = f"http://127.0.0.1:{server.port}{BASE_PATH}/{path}"
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request) as answer:
-        answer.read()
+    server.post(f"{BASE_PATH}/{path}", json.dumps(body).encode(), key)
 
 
 @contextlib.contextmanager

@@ -7,23 +7,17 @@ core, and the load has the other. Two periods of six seconds are measured, in th
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
 import sys
-import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .load import BATCH, CONNECTIONS, Load, batches_of, load, write_bodies
-from .servers import Server, create_key, ingestd, on_core
-from .shop import usual
+from .beside import Program, started
+from .load import BATCH, CONNECTIONS, Load, load
+from .servers import Server
 
 FLOOD = Load(batch=BATCH)
 SINGLE = Load(connections=4, pause=5)
@@ -64,36 +58,21 @@ def show(what: str, before: Sample, after: Sample, single: dict[str, float]) -> 
     )
 
 
-@contextlib.contextmanager
-def started() -> Iterator[tuple[Server, Path, str]]:
-    lines = [json.dumps(body) for body in usual()]
-    cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
-        write_bodies(folder, lines, batches_of(lines))
-        with on_core(cores[0]):
-            server = stack.enter_context(ingestd(folder))
-        key = create_key(folder)
-        time.sleep(2)  # the longest time until a daemon knows a new key
-        with on_core(cores[-1]):
-            yield server, folder, key
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=30, help="duration of the flood, at least 20 (default 30)")
     seconds = max(20, parser.parse_args().seconds)
     print(f"flood: batches of {BATCH} on {CONNECTIONS} connections, single events on {SINGLE.connections}; {seconds} s")
-    with started() as side, ThreadPoolExecutor() as threads:
+    with started([Program("ingestd")]) as [side], ThreadPoolExecutor() as threads:
         begun = time.monotonic()
         flood = threads.submit(load, *side, seconds, FLOOD)
         measured = []
         for when in (IN_THE_BURST, seconds - LASTS - 1):
             time.sleep(max(0, begun + when - time.monotonic()))
-            before = sample(side[0])
+            before = sample(side.server)
             single = threads.submit(load, *side, LASTS, SINGLE)  # ends when all events are processed
             time.sleep(LASTS)
-            measured.append((before, sample(side[0]), single))
+            measured.append((before, sample(side.server), single))
         failed = flood.result()["failed"] + sum(single.result()["failed"] for *_, single in measured)
         for what, (before, after, single) in zip(("burst", "flood"), measured, strict=True):
             show(what, before, after, single.result())

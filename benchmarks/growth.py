@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from statistics import median
 
 from .filling import fill_journal, fill_state
-from .load import BODIES, Load, load
+from .load import Load, load, write_bodies
 from .servers import CONFIG, INGESTD, Server, create_key, ingestd, on_core
 from .shop import VISITORS, usual
 from .soak import CONFIG as SOAK_CONFIG
@@ -56,12 +55,11 @@ def measure_visitors(parent: str | None, many: int, at_once: int, rounds: int, s
     coming = (VISITORS, many, many)
     config = LASTING if present else CONFIG
     cores = sorted(os.sched_getaffinity(0))
-    lines = "\n".join(json.dumps(body) for body in usual())
     with folders(parent, len(known)) as places, contextlib.ExitStack() as stack:
         sides = []
         for place, count in zip(places, known, strict=True):
             key = fill_state(place, count, config, present=present)
-            (place / BODIES).write_text(lines)
+            write_bodies(place, [*usual()])
             print(f"{count} visitors: a database of {(place / 'ingestd.db').stat().st_size / MIB:.0f} MiB", flush=True)
             with on_core(cores[0]):
                 sides.append((stack.enter_context(ingestd(place, config)), place, key))
@@ -142,16 +140,12 @@ def measure_start(parent: str | None, sizes: Sequence[int], rounds: int) -> None
 
 def measure_memory(parent: str | None, events: int, visitors: int) -> None:
     print(f"memory: {events} events of {visitors} visitors")
-    # The default cache, to measure the memory of an unchanged configuration.
-    config = SOAK_CONFIG.replace('[plugins.sqlite]\ncache_size = "{cache}"\n', "")
     with folders(parent, 1) as [folder]:
-        (folder / "ingestd.toml").write_text(config)
+        (folder / "ingestd.toml").write_text(SOAK_CONFIG)
         key = create_key(folder)
-        with ingestd(folder, config) as server:
+        with ingestd(folder, SOAK_CONFIG) as server:
             soak(server, requests(key, visitors, 0), events, max(1, events // 20))
-            status = Path(f"/proc/{server.pid}/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
-    print(f"  at its peak {peak / 1024:.0f} MiB")
+            print(f"  at its peak {server.memory('VmHWM') / MIB:.0f} MiB")
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The cost of plugins on the path of an event, on both stores, for single events and for batches.
 
 A daemon without them runs beside one with an `enrich` and a `filter_event` that do next to nothing, and one with the
-built-in `scrub` and `bots`. All are under load in turns of a second (`benchmarks.slices`). The least that is asked for
+built-in `scrub` and `bots`. All are under load in turns of a second (`benchmarks.beside`). The least that is asked for
 is 0.90 of the events without them, and 0.85 with `scrub` and `bots`. A ratio below that is marked.
 """
 
@@ -18,9 +18,8 @@ from statistics import median
 
 from tests.support.distribution import write_distribution
 
+from .beside import Program, configurations, measure, ratios
 from .load import BATCH, Load
-from .servers import INGESTD
-from .slices import Program, configurations, measure, ratios
 
 HOOKS = """\
 from ingestd.api import hookimpl
@@ -56,10 +55,7 @@ def programs(store: str) -> Iterator[list[Program]]:
     """The daemons to compare."""
     tails = {"without": "", **dict(zip(LEAST, (WITH_HOOKS, WITH_SCRUB_AND_BOTS), strict=True))}
     with configurations(len(tails), redis=store == "redis") as configs:
-        yield [
-            Program(name, Path(INGESTD), config + tail)
-            for (name, tail), config in zip(tails.items(), configs, strict=True)
-        ]
+        yield [Program(name, config=config + tail) for (name, tail), config in zip(tails.items(), configs, strict=True)]
 
 
 def main() -> int:

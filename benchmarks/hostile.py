@@ -17,9 +17,7 @@ all, if an event of a visitor was refused, or if the visitors' median was more t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import itertools
 import os
 import sys
 import tempfile
@@ -30,12 +28,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from tests.support.redis_server import redis_server
-
-from .attacks import ATTACKS, BASE_PATH, Attack, Keys
+from .attacks import ATTACKS, Attack, Keys
 from .bystanders import attacking, visit
 from .connection import CLOSED, Connection, client
-from .servers import CONFIG, Server, ingestd, on_core
+from .servers import BASE_PATH, CONFIG, Server, ingestd, on_core, pairs, parser_of_pairs, store_url
 
 MOST = 5.0
 """Milliseconds that a request of an unknown sender may take of the loop, in all."""
@@ -52,8 +48,6 @@ LOAD = {
 }
 """Events of usual size that are stored. More than a daemon can store are load, which a rate limit bounds. So these are
 made on the first number of connections alone."""
-SERVERS = ("fast", "tornado")
-STORES = ("SQLite", "Redis")
 REQUESTS = 8
 IDLE_AFTER, IDLE = 1.0, 4.0
 """Seconds after the start until the daemon is idle, and the seconds in which its idle work is measured."""
@@ -142,11 +136,7 @@ def started(kind: str, store: str) -> Iterator[Server]:
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
-        with on_core(cores[-1]):
-            if store == "Redis":
-                url = stack.enter_context(redis_server(folder / "redis", {"appendfsync": "everysec"})).url
-            else:
-                url = "sqlite:ingestd.db"
+        url = stack.enter_context(store_url(store))
         with on_core(cores[0]):
             server = stack.enter_context(ingestd(folder, config(kind, url)))
         with on_core(cores[-1]):
@@ -198,17 +188,15 @@ def measure(server: Server, attacks: Sequence[Attack], seconds: float) -> list[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of_pairs(__doc__)
     parser.add_argument("--seconds", type=float, default=0.8, help="time for which visitors are measured (default 0.8)")
-    parser.add_argument("--server", action="append", choices=SERVERS, help="repeatable (default: all)")
-    parser.add_argument("--store", action="append", choices=STORES, help="repeatable (default: all)")
     parser.add_argument("--only", default="", help="only attacks whose name contains this text")
     arguments = parser.parse_args()
     attacks = [attack for attack in ATTACKS if arguments.only in attack.name]
     if not attacks:
         parser.error(f"--only {arguments.only}: no attack has such a name")
     wrong = []
-    for kind, store in itertools.product(arguments.server or SERVERS, arguments.store or STORES):
+    for kind, store in pairs(arguments):
         begun = time.monotonic()
         print(f"server {kind}, store {store}")
         with started(kind, store) as server:

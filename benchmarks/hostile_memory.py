@@ -7,7 +7,6 @@ Exits 1 if the daemon ever took more memory than the bound. Redis' memory does n
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import itertools
@@ -16,22 +15,18 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.servers import CONFIG, Server, create_key, ingestd
-from benchmarks.soak import MIB, resident
-from tests.support.redis_server import redis_server
+from .servers import CONFIG, Server, create_key, ingestd, pairs, parser_of_pairs, store_url
+from .soak import MIB
 
 __all__ = ["ATTACKS", "BOUND", "Attack", "Row", "Target", "attack"]
 
 BOUND = 300 * 10**6
 """Bytes that the daemon may take under any requests."""
-
-SERVERS = ("fast", "tornado")
-STORES = ("SQLite", "Redis")
 
 _LARGEST = MIB - 1024  # bytes of the largest accepted body
 _REST = 3.0  # seconds after an attack, until its connections are closed
@@ -273,7 +268,7 @@ async def held_behind(target: Target, scale: float) -> None:
     await asyncio.gather(*(_unread(target, data) for _ in range(max(1, int(1000 * scale)))))
 
 
-Attack = Callable[[Target, float], Awaitable[None]]
+Attack = Callable[[Target, float], Coroutine[Any, Any, None]]
 ATTACKS: Mapping[str, Attack] = {
     each.__name__.replace("_", " "): each
     for each in (
@@ -305,36 +300,17 @@ class Row(NamedTuple):
     seconds: float
 
 
-def peak(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError("VmHWM")
-
-
 def attack(server: Server, key: str, name: str, *, scale: float = 1.0, rest: float = _REST) -> Row:
     Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # start a new measurement of the peak
     begun = time.monotonic()
-    asyncio.run(_run(ATTACKS[name], Target(server.port, key), scale))
+    asyncio.run(ATTACKS[name](Target(server.port, key), scale))
     seconds = time.monotonic() - begun
     time.sleep(rest)
-    return Row(name, peak(server.pid), resident(server.pid), seconds)
+    return _row(name, server, seconds)
 
 
-async def _run(work: Attack, target: Target, scale: float) -> None:
-    await work(target, scale)
-
-
-@contextmanager
-def _store_url(store: str) -> Iterator[str]:
-    if store == "SQLite":
-        yield "sqlite:ingestd.db"
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="ingestd-hostile-redis-") as name,
-        redis_server(Path(name), {"appendfsync": "everysec"}) as redis,
-    ):
-        yield redis.url
+def _row(name: str, server: Server, seconds: float) -> Row:
+    return Row(name, server.memory("VmHWM"), server.memory(), seconds)
 
 
 def _session(config_text: str, names: Sequence[str], scale: float) -> Iterator[Row]:
@@ -344,17 +320,15 @@ def _session(config_text: str, names: Sequence[str], scale: float) -> Iterator[R
         (folder / "ingestd.toml").write_text(config_text)
         key = create_key(folder)
         with ingestd(folder, config_text) as server:
-            yield Row("at the start", peak(server.pid), resident(server.pid), 0.0)
+            yield _row("at the start", server, 0.0)
             for each in names:
                 yield attack(server, key, each, scale=scale)
             time.sleep(_LONG_REST)
-            yield Row("at the end", peak(server.pid), resident(server.pid), _LONG_REST)
+            yield _row("at the end", server, _LONG_REST)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", action="append", choices=SERVERS, help="repeatable (default: all)")
-    parser.add_argument("--store", action="append", choices=STORES, help="repeatable (default: all)")
+    parser = parser_of_pairs(__doc__)
     parser.add_argument("--only", action="append", choices=[*ATTACKS], help="repeatable (default: all)")
     parser.add_argument("--scale", type=float, default=0.25, help="default 0.25; 1 takes some ten minutes for a pair")
     parser.add_argument("--bound", type=float, default=BOUND / 10**6, metavar="MB", help=f"default {BOUND // 10**6}")
@@ -362,9 +336,9 @@ def main() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     most = 0
-    for server, store in itertools.product(arguments.server or SERVERS, arguments.store or STORES):
+    for server, store in pairs(arguments):
         print(f"{server} server, {store}\n  {'MB':<20} {'peak':>8} {'after':>8} {'seconds':>8}")
-        with _store_url(store) as url:
+        with store_url(store) as url:
             for row in _session(config(server, url), arguments.only or [*ATTACKS], arguments.scale):
                 most = max(most, row.peak)
                 print(f"  {row.name:<20} {row.peak / 1e6:8.0f} {row.after / 1e6:8.0f} {row.seconds:8.1f}", flush=True)

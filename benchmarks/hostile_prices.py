@@ -10,17 +10,15 @@ more.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
 
 from . import faulty_batches, hostile_routes
-from .attacks import Attack, Keys
+from .attacks import Attack, Keys, post
 from .faulty_batches import KINDS, SDK
-from .hostile import PUBLIC, SERVER_KEYS, SERVERS, STORES, cost, idle_share, started
-from .servers import Server
+from .hostile import PUBLIC, SERVER_KEYS, cost, idle_share, started
+from .servers import Server, pairs, parser_of_pairs
 
 _MARGIN = 2.0
 """Milliseconds that any batch may take in addition: CPU time grows in steps."""
@@ -32,8 +30,7 @@ def batch(name: str, path: str, body: bytes) -> Attack:
 
     def make(keys: Keys, client: str) -> bytes:
         sent = f"Basic {b64encode(f'{keys.public}:'.encode()).decode()}" if path == SDK else f"Bearer {keys.public}"
-        head = [f"POST {path} HTTP/1.1", "Host: shop", client, f"Authorization: {sent}"]
-        return "\r\n".join([*head, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        return post(path, body, client, f"Authorization: {sent}")
 
     return Attack(name, make, frozenset({200, 400}), public=True)
 
@@ -64,13 +61,11 @@ def too_costly_batches(server: Server, idle: float, only: str) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", action="append", choices=SERVERS, help="repeatable (default: all)")
-    parser.add_argument("--store", action="append", choices=STORES, help="repeatable (default: all)")
+    parser = parser_of_pairs(__doc__)
     parser.add_argument("--only", default="", help="only routes and kinds of faults whose name contains this text")
     arguments = parser.parse_args()
     wrong = []
-    for kind, store in itertools.product(arguments.server or SERVERS, arguments.store or STORES):
+    for kind, store in pairs(arguments):
         print(f"server {kind}, store {store}: milliseconds of the loop for a request")
         with started(kind, store) as server:
             idle = idle_share(server)

@@ -16,21 +16,19 @@ import http.client
 import json
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ingestd.api.events import Record
 from ingestd.plugins.sinks.clickhouse.rows import lines_of, row_of
 from ingestd.plugins.sinks.clickhouse.table import Layout
+from tests.support.daemon import Reply
 from tests.support.stored_bytes import all_processed, read_records, stored_bytes
+from tests.support.webhook_server import webhook_server
 
-from .load import BASE_PATH
-from .servers import CONFIG, Server, create_key, ingestd
+from .servers import BASE_PATH, CONFIG, Server, create_key, ingestd
 
 __all__ = ["AN_EVENT", "AN_ORDER", "A_BYTE", "WAYS", "Post", "Row", "Way", "measure"]
 
@@ -177,27 +175,6 @@ def _ways() -> Iterator[Way]:
 WAYS: Mapping[str, Way] = {way.name: way for way in _ways()}
 
 
-class _Refusing(BaseHTTPRequestHandler):
-    """A sink that takes no record."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(400)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
-@contextmanager
-def _refusing_sink() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
-
-
 def _send(server: Server, file: Path, key: str, posts: Sequence[Post]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for post in posts:
@@ -237,9 +214,10 @@ def main() -> int:
     ways = [way for way in WAYS.values() if (arguments.only or "") in way.name]
     print(f"{'bytes':38}{'came':>9}{'events':>8}{'stored':>11}{'logged':>8}{'to a sink':>11}{'at most':>11}")
     rows = []
-    with tempfile.TemporaryDirectory(prefix="ingestd-hostile-") as name, _refusing_sink() as port:
+    with tempfile.TemporaryDirectory(prefix="ingestd-hostile-") as name, webhook_server() as sink:
+        sink.answer = lambda _: Reply(400, {}, b"")
         folder = Path(name)
-        config = CONFIG + _MORE.format(port=port, key=_UNDELIVERED)
+        config = CONFIG + _MORE.format(port=sink.port, key=_UNDELIVERED)
         (folder / "ingestd.toml").write_text(config)
         key = create_key(folder)
         with ingestd(folder, config) as server:

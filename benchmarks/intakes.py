@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from .load import BASE_PATH, BATCH
-from .servers import CONFIG, Server, create_key, ingestd, on_core
+from .load import BATCH
+from .servers import BASE_PATH, CONFIG, Server, create_key, ingestd, on_core
 from .shop import usual
 
 AT_ONCE = 16

@@ -7,8 +7,6 @@ and for the threads of the library. Then `/track` is measured with the sink and 
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import os
 import sys
 import tempfile
@@ -20,19 +18,16 @@ from statistics import median
 from confluent_kafka import Producer
 
 from ingestd.daemon.process import tune_the_interpreter
-from ingestd.delivery import SinkOptions
 from ingestd.plugins.sinks.kafka import KafkaSink
 from ingestd.plugins.sinks.kafka.messages import Message, MessageMaker, TopicTemplate
 from ingestd.plugins.sinks.kafka.settings import producer_settings
 from tests.support.kafka_cluster import KafkaCluster, is_installed, kafka_cluster
 
-from .attribution import record
-from .beside import beside
+from .beside import beside, rounds_and_seconds
+from .journal import usual_records
 from .servers import on_core
 from .shop import usual
-from .sinks import WITHOUT, catch_up, fill
-
-BACKLOG = 100_000
+from .sinks import CAUGHT_UP, WITHOUT, catch_up, fill_in
 
 
 def sent(cluster: KafkaCluster, topic: str, messages: Sequence[Message]) -> float:
@@ -56,13 +51,12 @@ def sent(cluster: KafkaCluster, topic: str, messages: Sequence[Message]) -> floa
 
 
 def catching_up(cluster: KafkaCluster, rounds: int) -> None:
-    events = [*usual()]
-    records = [record(number, **events[number % len(events)]) for number in range(BACKLOG)]
+    records = usual_records(CAUGHT_UP)
     messages = [*map(MessageMaker(TopicTemplate("any")).make, records)]
     seconds: dict[str, list[float]] = {"sink": [], "producer": []}
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         folder = Path(name)
-        asyncio.run(fill(folder / "ingestd.db", records))
+        fill_in(folder, records)
         size = sum(len(each.body) for each in records)
         del records
         tune_the_interpreter()
@@ -72,28 +66,24 @@ def catching_up(cluster: KafkaCluster, rounds: int) -> None:
                 cluster.create(topic)
             sink = KafkaSink(topics["sink"], KafkaSink.Options(brokers=cluster.addresses, topic=topics["sink"]))
             taken = {
-                "sink": asyncio.run(catch_up(folder, sink, SinkOptions(type="kafka", start="beginning"))),
+                "sink": catch_up(folder, sink),
                 "producer": sent(cluster, topics["producer"], messages),
             }
             for side, each in taken.items():
                 if number:
                     seconds[side].append(each)
     took = {side: median(each) for side, each in seconds.items()}
-    print(f"kafka: a backlog of {BACKLOG} records of {size // BACKLOG} bytes, {rounds} rounds")
+    print(f"kafka: a backlog of {CAUGHT_UP} records of {size // CAUGHT_UP} bytes, {rounds} rounds")
     for side, each in took.items():
-        print(f"  {side:8} {each:6.2f} s {BACKLOG / each:9.0f} records/s {size / each / 1e6:7.1f} MB/s")
+        print(f"  {side:8} {each:6.2f} s {CAUGHT_UP / each:9.0f} records/s {size / each / 1e6:7.1f} MB/s")
     print(f"  kafka catching up: {took['producer'] / took['sink']:.2f} of a plain producer")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds for each, at least 3 (default 5)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round of /track (default 4)")
-    arguments = parser.parse_args()
+    rounds, seconds = rounds_and_seconds(__doc__, 5)
     if not is_installed:
         print("kafka: skipped, because there is no broker: `make tests/kafka/lib/installed` installs one")
         return 0
-    rounds = max(3, arguments.rounds)
     first, *_, last = cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         os.sched_setaffinity(0, {last})
@@ -103,8 +93,8 @@ def main() -> int:
             os.sched_setaffinity(0, cores)
             brokers = ", ".join(f'"{address}"' for address in cluster.addresses)
             config = f'{WITHOUT}[sinks.bus]\ntype = "kafka"\nbrokers = [{brokers}]\n'
-            print(f"kafka: /track with a kafka sink and without, {rounds} rounds of {max(1, arguments.seconds)} s each")
-            beside((config, WITHOUT), usual(), rounds, max(1, arguments.seconds))
+            print(f"kafka: /track with a kafka sink and without, {rounds} rounds of {seconds} s each")
+            beside((config, WITHOUT), usual(), rounds, seconds)
     return 0
 
 

@@ -1,6 +1,6 @@
 """The cost of the operators' page: a daemon at whose live events somebody looks, beside one without viewers.
 
-Both are under full load in turns of a second (`benchmarks.slices`). Then the viewer goes to the other daemon, because
+Both are under full load in turns of a second (`benchmarks.beside`). Then the viewer goes to the other daemon, because
 one of two processes of one program is faster. The viewer reads the stream as a browser does, compressed, on the core of
 the load. Each round ends with as many slices without a viewer, treated likewise: their ratio is chance. The least that
 is asked for is 0.97 of the events.
@@ -14,20 +14,16 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import socket
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import geometric_mean, median
-from typing import NamedTuple
 
+from .beside import Program, Side, Slices, started
 from .load import BATCH, Load, load
-from .servers import INGESTD, on_core
-from .slices import Program, Side, started
 
 LOADS = {"single": Load(browser=True), "batches": Load(browser=True, batch=BATCH)}
 LEAST = 0.97
@@ -35,70 +31,40 @@ FILL = 10  # seconds of batches, before journeys are read
 UNUSED = 11  # seconds until the daemon ends a stream without viewers
 
 
-class Found(NamedTuple):
-    """The result of one round. Ratios are those with a viewer to those without."""
-
-    events: float
-    """Ratio of events a second."""
-    cpu: float
-    """Ratio of CPU time of an event."""
-    chance: tuple[float, float]
-    """The same two ratios, while nobody looks."""
-    rate: float
-    """Events a second without a viewer."""
-    cost: float
-    """CPU microseconds of an event without a viewer."""
-    p99: tuple[float, float]
-    """The 99th percentile of answer times in ms, with a viewer and without."""
-    failed: int
-
-
 Watch = Callable[[int], contextlib.AbstractContextManager[None]]
 """Looks at the operators' page on a port."""
-Slice = dict[str, float]
-Pairs = list[tuple[Slice, Slice]]
+Pairs = list[Slices]
+"""Slices of the daemon with the viewer, each with one of the other daemon."""
 
 
-def measure(what: Load, slices: int, watch: Watch) -> Found:
-    """One round, in which each daemon has the viewer once."""
-    cores = sorted(os.sched_getaffinity(0))
-    seen: list[Pairs] = []
-    unseen: list[Pairs] = []
-    with contextlib.ExitStack() as stack:
-        with on_core(cores[0]):
-            sides = stack.enter_context(started([Program(name, Path(INGESTD)) for name in "ab"]))
-        with on_core(cores[-1]):
-            for side in sides:
-                load(*side, 2, what)  # a warm-up
-                if watch is journeys:
-                    load(*side, FILL, LOADS["batches"])
-            for watched, other in (sides, sides[::-1]):
-                assert watched[0].ops_port is not None
-                with watch(watched[0].ops_port):
-                    seen.append([_pair(watched, other, what, first=number % 2) for number in range(slices)])
-                time.sleep(UNUSED)
-            for one, other in (sides, sides[::-1]):
-                unseen.append([_pair(one, other, what, first=number % 2) for number in range(slices)])
-    chance = _ratio(unseen, "req/s"), _ratio(unseen, "CPU µs")
-    without = [each for pairs in seen for _, each in pairs]
-    rate = what.batch * median(each["req/s"] for each in without)
-    cost = median(each["CPU µs"] for each in without)
-    p99 = [median(pair[place]["p99 ms"] for pairs in seen for pair in pairs) for place in (0, 1)]
-    failed = sum(int(each["failed"]) for pairs in seen + unseen for pair in pairs for each in pair)
-    return Found(_ratio(seen, "req/s"), _ratio(seen, "CPU µs"), chance, rate, cost, (p99[0], p99[1]), failed)
+def measure(what: Load, slices: int, watch: Watch) -> tuple[list[Pairs], list[Pairs]]:
+    """One round, in which each daemon has the viewer once: the pairs with a viewer, and those without one."""
+    with started([Program(name) for name in "ab"]) as sides:
+        for side in sides:
+            load(*side, 2, what)  # a warm-up
+            if watch is journeys:
+                load(*side, FILL, LOADS["batches"])
+        seen = []
+        for watched, other in (sides, sides[::-1]):
+            assert watched.server.ops_port is not None
+            with watch(watched.server.ops_port):
+                seen.append(_pairs(watched, other, what, slices))
+            time.sleep(UNUSED)
+        return seen, [_pairs(one, other, what, slices) for one, other in (sides, sides[::-1])]
+
+
+def _pairs(watched: Side, other: Side, what: Load, slices: int) -> Pairs:
+    """Slices of each in turn. Either is the first in every other turn."""
+    found: Pairs = []
+    for number in range(slices):
+        pair = {side: load(*side, 1, what) for side in ((watched, other) if number % 2 else (other, watched))}
+        found.append([pair[watched], pair[other]])
+    return found
 
 
 def _ratio(halves: Sequence[Pairs], name: str) -> float:
     """The first of each pair to the second, for both roles of the two processes."""
     return geometric_mean(median(one[name] / other[name] for one, other in pairs) for pairs in halves)
-
-
-def _pair(watched: Side, other: Side, what: Load, *, first: int) -> tuple[Slice, Slice]:
-    """A slice of each, in either order."""
-    if first:
-        return load(*watched, 1, what), load(*other, 1, what)
-    after = load(*other, 1, what)
-    return load(*watched, 1, what), after
 
 
 @contextlib.contextmanager
@@ -148,8 +114,13 @@ def journeys(port: int) -> Iterator[None]:
         reading.join()
 
 
-def _told(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):.3f} ({', '.join(f'{each:.3f}' for each in ratios)})"
+def _told(rounds: Sequence[Sequence[Pairs]]) -> str:
+    """The ratios of events a second and of CPU time for an event, over all rounds and of each."""
+    found = []
+    for name, what in (("req/s", "events"), ("CPU µs", "CPU")):
+        ratios = [_ratio(halves, name) for halves in rounds]
+        found.append(f"{median(ratios):.3f} ({', '.join(f'{each:.3f}' for each in ratios)}) of the {what}")
+    return ", ".join(found)
 
 
 def main() -> int:
@@ -162,18 +133,20 @@ def main() -> int:
     watch = journeys if arguments.watch == "journeys" else live_events
     failed = 0
     for kind in arguments.load or LOADS:
-        rounds = [measure(LOADS[kind], arguments.slices, watch) for _ in range(arguments.rounds)]
-        print(f"{kind}: {median(each.rate for each in rounds):,.0f} events a second without a viewer,"
-              f" {median(each.cost for each in rounds):.1f} µs of CPU an event")  # fmt: skip
-        print(f"  with one: {_told([each.events for each in rounds])} of the events,"
-              f" {_told([each.cpu for each in rounds])} of the CPU")  # fmt: skip
-        p99 = [median(each.p99[place] for each in rounds) for place in (0, 1)]
+        what = LOADS[kind]
+        seen, unseen = zip(*(measure(what, arguments.slices, watch) for _ in range(arguments.rounds)), strict=True)
+        pairs = [pair for halves in seen for half in halves for pair in half]
+        rate, cost = (median(without[name] for _, without in pairs) for name in ("req/s", "CPU µs"))
+        print(f"{kind}: {what.batch * rate:,.0f} events a second without a viewer, {cost:.1f} µs of CPU an event")
+        print(f"  with one: {_told(seen)}")
+        p99 = [median(pair[place]["p99 ms"] for pair in pairs) for place in (0, 1)]
         print(f"  p99 {p99[0]:.1f} ms instead of {p99[1]:.1f}")
-        print(f"  chance:   {_told([each.chance[0] for each in rounds])} of the events,"
-              f" {_told([each.chance[1] for each in rounds])} of the CPU")  # fmt: skip
-        if median(each.events for each in rounds) < LEAST:
+        print(f"  chance:   {_told(unseen)}")
+        if median(_ratio(halves, "req/s") for halves in seen) < LEAST:
             print(f"  less than {LEAST}")
-        failed += sum(each.failed for each in rounds)
+        failed += sum(
+            int(each["failed"]) for halves in seen + unseen for half in halves for pair in half for each in pair
+        )
     print(f"failed requests: {failed}")
     return 1 if failed else 0
 

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .servers import HERE, Server
+from .servers import BASE_PATH, HERE, Server
 
-__all__ = ["BASE_PATH", "BATCH", "BODIES", "CONNECTIONS", "Load", "batches_of", "load", "write_bodies"]
+__all__ = ["BATCH", "BODIES", "CONNECTIONS", "Load", "load", "write_bodies"]
 
-BASE_PATH = "/api/v1/analytics"
 BODIES = "bodies"
 """The file in a server's folder with the bodies to send, one on each line."""
 CONNECTIONS = 64
@@ -39,22 +39,19 @@ class Load:
     sent: int = 0
 
     @property
+    def bodies(self) -> str:
+        return BODIES if self.batch == 1 else f"{BODIES}-{self.batch}"
+
+    @property
     def path(self) -> str:
         return f"{BASE_PATH}/batch" if self.batch > 1 else f"{BASE_PATH}/track"
 
 
-def batches_of(lines: Sequence[str]) -> list[str]:
-    """Bodies of batches. `lines` are bodies of single events."""
-    return [
-        json.dumps({"events": [*map(json.loads, lines[start : start + BATCH])]})
-        for start in range(0, len(lines) - BATCH + 1, BATCH)
-    ]
-
-
-def write_bodies(folder: Path, lines: Sequence[str], batches: Sequence[str]) -> None:
-    """Write the bodies to send into a server's folder."""
-    (folder / BODIES).write_text("\n".join(lines))
-    (folder / f"{BODIES}-{BATCH}").write_text("\n".join(batches))
+def write_bodies(folder: Path, events: Sequence[dict[str, Any]]) -> None:
+    """Write the bodies to send into a server's folder: those of single events, and of batches."""
+    batches = [{"events": events[start : start + BATCH]} for start in range(0, len(events) - BATCH + 1, BATCH)]
+    (folder / BODIES).write_text("\n".join(map(json.dumps, events)))
+    (folder / f"{BODIES}-{BATCH}").write_text("\n".join(map(json.dumps, batches)))
 
 
 def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Load()) -> dict[str, float]:
@@ -65,18 +62,9 @@ def load(server: Server, folder: Path, key: str, seconds: float, what: Load = Lo
     """
     cpu = server.cpu_seconds()
     # wrk counts an answer that comes after its timeout of two seconds as failed, even if it is a 200.
-    command = [
-        "wrk",
-        "-t1",
-        f"-c{what.connections}",
-        f"-d{seconds:g}s",
-        "--timeout",
-        "30s",
-        "-s",
-        str(HERE / "post.lua"),
-    ]
-    bodies = folder / (BODIES if what.batch == 1 else f"{BODIES}-{what.batch}")
-    arguments = [str(bodies), key, "browser" if what.browser else "plain", str(what.pause)]
+    command = ["wrk", "-t1", f"-c{what.connections}", f"-d{seconds:g}s", "--timeout", "30s"]
+    command += ["-s", str(HERE / "post.lua")]
+    arguments = [str(folder / what.bodies), key, "browser" if what.browser else "plain", str(what.pause)]
     arguments += map(str, (what.visitors, what.visit, what.at_once, what.sent))
     url = f"http://127.0.0.1:{server.port}{what.path}"
     printed = subprocess.run([*command, url, "--", *arguments], check=False, stdout=subprocess.PIPE)

@@ -17,24 +17,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import platform
 import sys
-import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import ingestd as package
-from tests.support.redis_server import redis_server
 
-from .load import BATCH, CONNECTIONS, Load, batches_of, load, write_bodies
-from .servers import CONFIG, HERE, Server, bare, create_key, ingestd, on_core
+from .beside import Program, Side, Slices, configurations, ratios, started
+from .load import BATCH, CONNECTIONS, Load, load
+from .servers import HERE
 from .shop import usual
 
 UNIT = "bare handler"
@@ -53,56 +47,32 @@ LONGER = 2
 HALF = f"{CONNECTIONS}, half of the load"
 NEWEST = HERE / "results" / "newest.json"
 
-Slice = dict[str, float]
-Results = dict[tuple[str, str], list[Slice]]
+Results = dict[tuple[str, str], Slices]
 """The slices by case and server. Slices with the same index in the lists of a case belong to the same turn."""
 
 
-class Side(NamedTuple):
-    """A server, its folder, and the key of its callers."""
-
-    server: Server
-    folder: Path
-    key: str
-
-
 @contextlib.contextmanager
-def sides(lines: Sequence[str]) -> Iterator[list[Side]]:
-    """New servers to compare. The load must run on the core that is left over. `lines` are bodies."""
-    batches = batches_of(lines)
-    cores = sorted(os.sched_getaffinity(0))
-    with contextlib.ExitStack() as stack:
-        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-"))) for _ in range(5)]
-        for folder in folders:
-            write_bodies(folder, lines, batches)
-        with on_core(cores[-1]):
-            redis = stack.enter_context(redis_server(folders[4], {"appendfsync": "everysec"}))
-        with on_core(cores[0]):
-            servers = [
-                stack.enter_context(bare("handler")),
-                stack.enter_context(bare("fast")),
-                stack.enter_context(ingestd(folders[2])),
-                stack.enter_context(ingestd(folders[3], CONFIG.replace("sqlite:ingestd.db", redis.url))),
-            ]
-        names = [UNIT, "bare, fast server", "ingestd, SQLite", "ingestd, Redis"]
-        keys = ["none", "none", create_key(folders[2]), create_key(folders[3])]
-        time.sleep(2)  # the longest time until a daemon knows a new key
-        found = [
-            Side(replace(server, name=name), folder, key)
-            for server, name, folder, key in zip(servers, names, folders[:4], keys, strict=True)
+def sides() -> Iterator[list[Side]]:
+    """New servers to compare."""
+    with configurations(1, redis=True) as [on_redis]:
+        programs = [
+            Program(UNIT, "handler"),
+            Program("bare, fast server", "fast"),
+            Program("ingestd, SQLite"),
+            Program("ingestd, Redis", config=on_redis),
         ]
-        for side in found[2:]:
-            check_batch(side, batches[0])
-        with on_core(cores[-1]):
+        with started(programs) as found:
+            for side in found[2:]:
+                check_batch(side)
             yield found
 
 
-def check_batch(side: Side, batch: str) -> None:
+def check_batch(side: Side) -> None:
     """Assert that every event of a batch is stored: wrk counts the batch as a success in any case."""
-    url = f"http://127.0.0.1:{side.server.port}{Load(batch=BATCH).path}"
-    request = urllib.request.Request(url, batch.encode(), {"authorization": f"Bearer {side.key}"})
-    with urllib.request.urlopen(request) as answer:
-        statuses = [each["status"] for each in json.load(answer)["results"]]
+    what = Load(batch=BATCH)
+    with (side.folder / what.bodies).open() as batches:
+        answer = side.server.post(what.path, next(batches).encode(), side.key)
+    statuses = [each["status"] for each in json.loads(answer)["results"]]
     assert statuses == [200] * BATCH, statuses
 
 
@@ -113,11 +83,11 @@ def plan(found: Sequence[Side]) -> list[list[tuple[str, Load, Side]]]:
     return [*singles, *batches]
 
 
-def measure(lines: Sequence[str], rounds: int, seconds: int) -> Results:
+def measure(rounds: int, seconds: int) -> Results:
     results: Results = {}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        with sides(lines) as found:
+        with sides() as found:
             for together in plan(found):
                 for _, what, side in together:
                     load(*side, 1, what)  # a warm-up: the system may have dropped the server's memory from its caches
@@ -134,7 +104,7 @@ def in_order(results: Results) -> Results:
     return {key: results[key] for case in cases for key in results if key[0] == case}
 
 
-def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds: int) -> Results:
+def measure_at_half(results: Results, rounds: int, seconds: int) -> Results:
     """As `measure`, with about half of the highest rate of each server according to `results`.
 
     Each server has one turn as long as all the other turns together: the slowest requests are rare, and come together.
@@ -142,7 +112,7 @@ def measure_at_half(lines: Sequence[str], results: Results, rounds: int, seconds
     at_half: Results = {}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds} at half of the load")
-        with sides(lines) as found:
+        with sides() as found:
             for side in found:
                 most = medians(results[next(iter(CASES)), side.server.name])["req/s"]
                 half = Load(pause=max(1, round(CONNECTIONS / (most / 2) * 1000)))
@@ -155,13 +125,13 @@ def say(how_far: str) -> None:
     print(f"\r{how_far:<40}", end="", file=sys.stderr, flush=True)
 
 
-def medians(slices: Sequence[Slice]) -> Slice:
+def medians(slices: Slices) -> dict[str, float]:
     return {what: median(each[what] for each in slices) for what in slices[0]}
 
 
-def to_each_other(slices: Sequence[Slice], others: Sequence[Slice]) -> float:
+def to_each_other(slices: Slices, others: Slices) -> float:
     """The ratio of requests a second, slice by slice: the machine's speed changes between slices."""
-    return median(one["req/s"] / other["req/s"] for one, other in zip(slices, others, strict=True))
+    return median(ratios(slices, others))
 
 
 def show(results: Results) -> None:
@@ -205,11 +175,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="replace benchmarks/results/newest.json too")
     arguments = parser.parse_args()
     rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
-    lines = [json.dumps(body) for body in usual()]
-    print(f"events of {mean(map(len, lines)):.0f} bytes, {BATCH} of them in a batch;"
+    print(f"events of {mean(len(json.dumps(body)) for body in usual()):.0f} bytes, {BATCH} of them in a batch;"
           f" {rounds} rounds of {TURNS} slices of {seconds} s")  # fmt: skip
-    results = measure(lines, rounds, seconds)
-    results |= measure_at_half(lines, results, rounds, seconds)
+    results = measure(rounds, seconds)
+    results |= measure_at_half(results, rounds, seconds)
     say("")
     print("\r", end="", file=sys.stderr)
     show(results)

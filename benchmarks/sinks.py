@@ -11,33 +11,31 @@ sink, and a daemon without them.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from ingestd.api.events import Record
 from ingestd.api.options import Secret
 from ingestd.api.sink import Sink
-from ingestd.consumers.group import Consumers
 from ingestd.daemon.process import tune_the_interpreter
 from ingestd.delivery import BufferedSinkConsumer, SinkConsumer, SinkOptions
 from ingestd.plugins.sinks.jsonl import JsonlSink
 from ingestd.plugins.sinks.parquet import ParquetSink
-from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 from ingestd.validation.schema_files import complete_schemas
 
-from .attribution import died, record
-from .beside import beside
+from .beside import beside, rounds_and_seconds
+from .journal import fill, opened, record, usual_records, work_off
 from .servers import CONFIG, ingestd, on_core
 from .shop import usual
+from .soak import MIB
 
 WITHOUT = CONFIG.partition("[sinks.")[0]
 AWAY = WITHOUT + '[sinks.away]\ntype = "webhook"\nurl = "http://127.0.0.1:9"\nstart = "beginning"\n'
@@ -48,15 +46,15 @@ CAUGHT_UP = 100_000
 WAITING = 1_000_000
 
 
-async def fill(database: Path, records: Sequence[Record], times: int = 1) -> None:
-    backend = SqliteBackend(database, cache=200_000, busy_timeout=1.0)
-    await backend.open(serving=True)
-    try:
-        for _ in range(times):
-            for start in range(0, len(records), 5000):
-                await backend.journal.commit(records[start : start + 5000], backend.store.begin(records[0].at))
-    finally:
-        await backend.close()
+def fill_in(folder: Path, records: Sequence[Record], times: int = 1) -> None:
+    """Make the journal of a daemon in the folder."""
+
+    async def write() -> None:
+        async with opened(folder) as backend:
+            for _ in range(times):
+                await fill(backend, records)
+
+    asyncio.run(write())
 
 
 def new_jsonl(folder: Path) -> Sink:
@@ -103,21 +101,15 @@ def plain_append(folder: Path, records: Sequence[Record]) -> float:
     return time.perf_counter() - begun
 
 
-async def catch_up(folder: Path, sink: Sink, options: SinkOptions) -> float:
+def catch_up(folder: Path, sink: Sink, **options: Any) -> float:
     """Seconds in which a new sink takes the whole journal in the folder."""
-    backend = SqliteBackend(folder / "ingestd.db", cache=200_000, busy_timeout=1.0)
-    await backend.open(serving=True)
-    try:
-        feeder = (BufferedSinkConsumer if sink.buffering else SinkConsumer)(sink, options)
-        consumers = Consumers(backend.journal, backend.store, [feeder], died=died)
-        begun = time.perf_counter()
-        await consumers.start()
-        left = await consumers.stop(600)
-        seconds = time.perf_counter() - begun
-        assert not left
-        return seconds
-    finally:
-        await backend.close()
+    consumer = BufferedSinkConsumer if sink.buffering else SinkConsumer
+
+    async def take() -> float:
+        async with opened(folder) as backend:
+            return await work_off(backend, consumer(sink, SinkOptions(type="any", start="beginning", **options)))
+
+    return asyncio.run(take())
 
 
 def plain(path: Path, lines: bytes, at_once: int, *, each: bool) -> float:
@@ -150,13 +142,12 @@ def plain_table(path: Path, records: Sequence[Record]) -> tuple[float, float]:
 
 
 def catching_up(rounds: int) -> None:
-    sent = [*usual()]
-    records = [record(number, **sent[number % len(sent)]) for number in range(CAUGHT_UP)]
+    records = usual_records(CAUGHT_UP)
     lines = b"".join(each.body + b"\n" for each in records)
     at_once = len(lines) // CAUGHT_UP * SinkOptions(type="jsonl").batch.max_events
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as name:
         folder = Path(name)
-        asyncio.run(fill(folder / "ingestd.db", records))
+        fill_in(folder, records)
         tune_the_interpreter()
         seconds: dict[str, list[float]] = {"sink": [], "in steps": [], "at once": []}
         if HAS_PYARROW:
@@ -164,22 +155,16 @@ def catching_up(rounds: int) -> None:
         if HAS_PYICEBERG:
             seconds |= {"iceberg": [], "pyiceberg": []}
         for _ in range(rounds):
-            seconds["sink"].append(
-                asyncio.run(catch_up(folder, new_jsonl(folder), SinkOptions(type="jsonl", start="beginning")))
-            )
+            seconds["sink"].append(catch_up(folder, new_jsonl(folder)))
             seconds["in steps"].append(plain(folder / "plain", lines, at_once, each=True))
             seconds["at once"].append(plain(folder / "plain", lines, 4 << 20, each=False))
             if HAS_PYARROW:
-                seconds["parquet"].append(
-                    asyncio.run(catch_up(folder, new_parquet(folder), SinkOptions(type="parquet", start="beginning")))
-                )
+                seconds["parquet"].append(catch_up(folder, new_parquet(folder)))
                 made, written = plain_table(folder / "plain.parquet", records)
                 seconds["a table"].append(made)
                 seconds["pyarrow"].append(written)
             if HAS_PYICEBERG:
-                seconds["iceberg"].append(
-                    asyncio.run(catch_up(folder, new_iceberg(folder), SinkOptions(type="iceberg", start="beginning")))
-                )
+                seconds["iceberg"].append(catch_up(folder, new_iceberg(folder)))
                 seconds["pyiceberg"].append(plain_append(folder, records))
     took = {name: median(each) for name, each in seconds.items()}
     print(f"sinks: a backlog of {CAUGHT_UP} records of {len(lines) // CAUGHT_UP} bytes, {rounds} rounds")
@@ -205,27 +190,20 @@ def resident(folder: Path) -> float:
     """Megabytes of the daemon in that folder, some seconds after its start."""
     with ingestd(folder, AWAY) as daemon:
         time.sleep(5)
-        status = Path(f"/proc/{daemon.pid}/status").read_text()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1024
+        return daemon.memory("VmHWM") / MIB
 
 
 def waiting() -> None:
     with tempfile.TemporaryDirectory(prefix="ingestd-bench-") as empty, tempfile.TemporaryDirectory() as full:
         records = [record(number) for number in range(5000)]
-        asyncio.run(fill(Path(full) / "ingestd.db", records, WAITING // len(records)))
+        fill_in(Path(full), records, WAITING // len(records))
         without, with_ = resident(Path(empty)), resident(Path(full))
     print(f"sinks: {WAITING} records wait for an unreachable sink: {with_:.0f} MB, {without:.0f} MB without,"
           f" {with_ - without:+.0f} MB")  # fmt: skip
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="rounds with and without, at least 3 (default 6)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a round (default 4)")
-    arguments = parser.parse_args()
-    rounds, seconds = max(3, arguments.rounds), max(1, arguments.seconds)
+    rounds, seconds = rounds_and_seconds(__doc__)
     print(
         f"sinks: /track with a jsonl sink and without, {rounds} rounds of {seconds} s each, events as a shop sends them"
     )

@@ -1,104 +1,26 @@
 """A comparison of daemons from several checkouts, to measure the effect of a change.
 
-A machine can change its speed within seconds, and of two processes of the same program one is faster. So all servers
-run at the same time on one core, and are under load in turns of a second. A slice is compared with the nearest slice of
-the first server, and every round has new processes. Name a checkout twice to see the effect of chance.
+They take turns of a second (`benchmarks.beside`). A slice is compared with the nearest slice of the first server, and
+every round has new processes. Name a checkout twice to see the effect of chance.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
-from tests.support.redis_server import redis_server
-
-from .load import BATCH, Load, batches_of, load, write_bodies
-from .servers import CONFIG, Server, bare, create_key, ingestd, on_core
-from .shop import usual
+from .beside import Program, Slices, configurations, measure, ratios
+from .load import BATCH, Load
 
 BARE = "bare"
 LOADS = {"single": Load(), "browser": Load(browser=True), "batches": Load(batch=BATCH)}
 
 
-class Program(NamedTuple):
-    """A daemon to measure, with its name in the results. Without a command it is the bare handler."""
-
-    name: str
-    command: Path | None
-    config: str = CONFIG
-
-
-Side = tuple[Server, Path, str]
-"""A server, its folder, and the key of its callers."""
-Slices = list[dict[str, float]]
-
-
 def command_of(checkout: str) -> Path:
     return Path(checkout, ".venv", "bin", "ingestd").absolute()
-
-
-@contextlib.contextmanager
-def configurations(count: int, *, redis: bool) -> Iterator[list[str]]:
-    """A configuration for each of so many daemons, each with a separate store: on Redis, databases of one server."""
-    if not redis:
-        yield [CONFIG] * count
-        return
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
-        with on_core(max(os.sched_getaffinity(0))):  # beside the load generator, not beside the daemons
-            server = stack.enter_context(redis_server(folder, {"appendfsync": "everysec"}))
-        base = server.url.rpartition("/")[0]
-        yield [CONFIG.replace("sqlite:ingestd.db", f"{base}/{number}") for number in range(count)]
-
-
-@contextlib.contextmanager
-def started(programs: Sequence[Program]) -> Iterator[list[Side]]:
-    """A server for each program."""
-    lines = [json.dumps(body) for body in usual()]
-    with contextlib.ExitStack() as stack:
-        sides: list[Side] = []
-        for program in programs:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ingestd-bench-")))
-            write_bodies(folder, lines, batches_of(lines))
-            if program.command is None:
-                sides.append((stack.enter_context(bare("handler")), folder, "none"))
-            else:
-                command = str(program.command)
-                server = stack.enter_context(ingestd(folder, program.config, command))
-                sides.append((server, folder, create_key(folder, command)))
-        time.sleep(2)  # the longest time until a daemon knows a new key
-        yield sides
-
-
-def measure(programs: Sequence[Program], what: Load, slices: int, seconds: int) -> list[Slices]:
-    """One round: the slices of each server."""
-    cores = sorted(os.sched_getaffinity(0))
-    found: list[Slices] = [[] for _ in programs]
-    with contextlib.ExitStack() as stack:
-        with on_core(cores[0]):
-            sides = stack.enter_context(started(programs))
-        with on_core(cores[-1]):
-            for side in sides:
-                load(*side, 2, what)  # a warm-up
-            for number in range(slices):
-                order = range(len(programs))
-                for index in order if number % 2 else reversed(order):
-                    found[index].append(load(*sides[index], seconds, what))
-    return found
-
-
-def ratios(one: Slices, other: Slices) -> list[float]:
-    """Ratios of requests a second, one for each pair of slices."""
-    return [mine["req/s"] / theirs["req/s"] for mine, theirs in zip(one, other, strict=True)]
 
 
 def show(programs: Sequence[Program], rounds: Sequence[Sequence[Slices]], what: Load) -> None:
@@ -134,7 +56,7 @@ def main() -> int:
     slices, count = max(1, arguments.slices), max(1, arguments.rounds)
     with configurations(len(names), redis=arguments.redis) as configs:
         programs = [
-            Program(name, None if name == BARE else command_of(name), config)
+            Program(name, "handler" if name == BARE else str(command_of(name)), config)
             for name, config in zip(names, configs, strict=True)
         ]
         rounds = [measure(programs, what, slices, arguments.seconds) for _ in range(count)]

@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.servers import INGESTD, Server, ingestd
-from benchmarks.shop import products
+from . import servers
+from .servers import Server, create_key, ingestd
+from .shop import products
 
 CONNECTIONS = 32
 BATCH = 25
@@ -30,21 +29,7 @@ BATCH = 25
 
 MIB = 1 << 20
 
-CONFIG = """\
-[http]
-listen = "127.0.0.1:0"
-[ops]
-listen = "127.0.0.1:0"
-[store]
-url = "sqlite:ingestd.db"
-[plugins.sqlite]
-cache_size = "{cache}"
-[sinks.archive]
-type = "jsonl"
-path = "archive.jsonl"
-max_size = "50MiB"
-keep = 1
-"""
+CONFIG = f'{servers.CONFIG}max_size = "50MiB"\nkeep = 1\n'
 
 
 class Sample(NamedTuple):
@@ -57,10 +42,6 @@ def growth(samples: Sequence[Sample], warm_up: int) -> int:
     """Growth in bytes: the highest memory minus the memory after the first `warm_up` events."""
     after = [sample.resident for sample in samples if sample.events >= warm_up]
     return max(after) - after[0]
-
-
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def requests(key: str, visitors: int, padding: int) -> Iterator[bytes]:
@@ -113,7 +94,7 @@ def soak(server: Server, source: Iterator[bytes], events: int, every: int) -> li
                 read_answers(sock, BATCH)
             before, sent = sent, sent + CONNECTIONS * BATCH
             if sent // every > before // every:
-                samples.append(Sample(sent, resident(server.pid)))
+                samples.append(Sample(sent, server.memory()))
                 rate = sent / (time.monotonic() - begun)
                 print(f"{sent:>9} events {samples[-1].resident / MIB:8.1f} MiB {rate:8.0f} events/s", flush=True)
     return samples
@@ -131,9 +112,8 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ingestd-soak-") as name:
         folder = Path(name)
-        (folder / "ingestd.toml").write_text(config := CONFIG.format(cache=arguments.cache))
-        create = [INGESTD, "keys", "create", "--kind", "public", "--tenant", "soak", "--json"]
-        key = json.loads(subprocess.check_output([*create, "--config", str(folder / "ingestd.toml")]))["id"]
+        (folder / "ingestd.toml").write_text(config := f'{CONFIG}[plugins.sqlite]\ncache_size = "{arguments.cache}"\n')
+        key = create_key(folder)
         with ingestd(folder, config) as server:
             source = requests(key, arguments.visitors, arguments.padding)
             samples = soak(server, source, arguments.events, arguments.every)

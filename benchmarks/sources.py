@@ -32,7 +32,7 @@ from ingestd.plugins.attribution.consumer import AttributionConsumer
 from ingestd.plugins.attribution.plugin import AttributionPlugin
 from ingestd.plugins.stores.sqlite.backend import SqliteBackend
 
-from .attribution import NOW
+from .journal import NOW
 from .shop import VISITORS, usual
 
 BOTH: tuple[Literal["fallback"], Literal["off"]] = ("fallback", "off")

@@ -21,13 +21,13 @@ Schema = Mapping[str, Any]
 def text() -> str:
     """The content of the file."""
     files = list(read_schemas(None))
+    schemas = {file.uri: file.schema for file in files}
     events = sorted((file for file in files if file.key is not None), key=lambda file: str(file.key))
-    names = dict(_definitions({file.uri: file.schema for file in files}, events))
-    blocks = [_HEAD]
-    blocks += [_interface(name, schema, names) for name, schema in _schemas(files, names)]
-    members = "".join(f"  {_comment(file.schema, 1)}'{file.key}': {_event_type(file, names)}\n" for file in events)
-    blocks.append(f"/** The data of each event, by its key. */\nexport interface EventData {{\n{members}}}\n")
-    return "\n".join(blocks)
+    names = dict(_definitions(schemas, events))
+    interfaces = [_interface(name, schemas[uri], names) for uri, name in names.items()]
+    members = "".join(f"  {_comment(each.schema, 1)}'{each.key}': {_type(each.schema, names, 1)}\n" for each in events)
+    data = f"/** The data of each event, by its key. */\nexport interface EventData {{\n{members}}}\n"
+    return "\n".join([_HEAD, *interfaces, data])
 
 
 def _definitions(schemas: Mapping[str, Schema], events: list[SchemaFile]) -> Iterator[tuple[str, str]]:
@@ -57,19 +57,9 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-def _schemas(files: list[SchemaFile], names: Mapping[str, str]) -> Iterator[tuple[str, Schema]]:
-    by_uri = {file.uri: file.schema for file in files}
-    for uri, name in names.items():
-        yield name, by_uri[uri]
-
-
 def _interface(name: str, schema: Schema, names: Mapping[str, str]) -> str:
     base = f" extends {names[schema['$ref']]}" if "$ref" in schema else ""
     return f"{_comment(schema, 0)}export interface {name}{base} {_object(schema, names, 0)}\n"
-
-
-def _event_type(file: SchemaFile, names: Mapping[str, str]) -> str:
-    return _type(file.schema, names, 1)
 
 
 def _type(schema: Schema, names: Mapping[str, str], depth: int) -> str:

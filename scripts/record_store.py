@@ -20,7 +20,6 @@ import hmac
 import http.server
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from ingestd import RELEASE
+from tests.support.clients import wait_until
+from tests.support.ports import free_port
+from tests.support.redis_server import redis_server
 
 __all__ = ["CONFIG", "DATA", "DECLARED", "FOUND", "POISON", "SERVERS", "VISITORS", "order", "refund"]
 
@@ -134,7 +136,7 @@ class Recorded:
         )
         self.slow = Receiver(lambda _: 200 if len(self.slow.records) < TAKEN else 503)
         self.folder, self.config = folder, folder / "ingestd.toml"
-        self.http, self.ops = _free_port(), _free_port()
+        self.http, self.ops = free_port(), free_port()
         self.config.write_text(
             CONFIG.format(http=self.http, ops=self.ops, url=url, crm=self.crm.port, slow=self.slow.port)
         )
@@ -170,7 +172,7 @@ class Recorded:
                 [self.binary, "serve", "--config", self.config], stdout=log, stderr=log, cwd=self.folder
             )
             try:
-                _wait(lambda: process.poll() is not None or self._is_ready())
+                wait_until(lambda: process.poll() is not None or self._is_ready())
                 if process.poll() is not None:
                     raise SystemExit((self.folder / "log").read_text())
                 yield
@@ -222,10 +224,12 @@ def _told(shop: Recorded) -> Body:
             shop.post("/customer-events", refund(each, each, f"r-{each}", 30), *signer)
         shop.post("/customer-events", refund("early", VISITORS - 2, "r-early", 10), *signer)
         wanted = {"attribution": ORDERS, "attribution_reversal": REFUNDS}
-        _wait(lambda: {kind: [each["type"] for each in shop.exported()].count(kind) for kind in wanted} == wanted)
+        wait_until(lambda: {kind: [each["type"] for each in shop.exported()].count(kind) for kind in wanted} == wanted)
         letters = ("sinks", "dead-letters", "list", "crm", "--json")
-        _wait(lambda: len(shop.command(*letters).splitlines()) == len(POISONED) and len(shop.slow.records) >= TAKEN)
-        _wait(lambda: len(set(shop.crm.ids)) == len(shop.exported()) - len(POISONED))
+        wait_until(
+            lambda: len(shop.command(*letters).splitlines()) == len(POISONED) and len(shop.slow.records) >= TAKEN
+        )
+        wait_until(lambda: len(set(shop.crm.ids)) == len(shop.exported()) - len(POISONED))
         told: Body = {
             "public": key, "server": server, "rotated": rotated, "renewed": renewed, "revoked": revoked["id"],
             "sessions": answers, "records": shop.exported(),
@@ -243,29 +247,18 @@ def _record(binary: Path, version: str) -> None:
         folder = Path(name)
         shop = Recorded(binary, folder, "sqlite:ingestd.db")
         _write(target / "sqlite", json.dumps(_told(shop)).encode(), (folder / "ingestd.db").read_bytes())
-    for kind in SERVERS:
-        with tempfile.TemporaryDirectory() as name, _server(kind, Path(name)) as (url, ask):
-            told = _told(Recorded(binary, Path(name), url))
-            subprocess.run([*ask, "SAVE"], check=True, stdout=subprocess.DEVNULL)
-            _write(target / kind, json.dumps(told).encode(), (Path(name) / "dump.rdb").read_bytes())
-
-
-@contextmanager
-def _server(kind: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server's URL, and the beginning of a command line that asks it."""
-    (scheme, options), port = SERVERS[kind], str(_free_port())
-    command = ["redis-server", "--port", port, "--dir", str(folder), "--appendonly", "yes", "--bind", "127.0.0.1"]
-    command += [part for name, value in options.items() for part in (f"--{name}", value)]
-    process, ask = subprocess.Popen(command, stdout=subprocess.DEVNULL), ["redis-cli", "-p", port]
-    try:
-        _wait(lambda: b"PONG" in subprocess.run([*ask, "PING"], check=False, capture_output=True).stdout)
-        if kind == "cluster":
-            subprocess.run([*ask, "CLUSTER", "ADDSLOTSRANGE", "0", "16383"], check=True, stdout=subprocess.DEVNULL)
-            facts = [*ask, "CLUSTER", "INFO"]
-            _wait(lambda: b"cluster_state:ok" in subprocess.run(facts, check=True, capture_output=True).stdout)
-        yield f"{scheme}://127.0.0.1:{port}", ask
-    finally:
-        process.kill()
+    for kind, (scheme, options) in SERVERS.items():
+        with (
+            tempfile.TemporaryDirectory() as name,
+            redis_server(Path(name) / kind, options) as server,
+            server.client() as client,
+        ):
+            if kind == "cluster":
+                client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+                wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+            told = _told(Recorded(binary, Path(name), f"{scheme}://127.0.0.1:{server.port}"))
+            client.save()
+            _write(target / kind, json.dumps(told).encode(), (server.folder / "dump.rdb").read_bytes())
 
 
 def _write(stem: Path, told: bytes, store: bytes) -> None:
@@ -288,19 +281,6 @@ def _installed(commit: str | None) -> Iterator[Path]:
             yield environment / "bin" / "ingestd"
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", source], check=True)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit("the daemon has not done its work within a minute")
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.browser import Browser
+from tests.support.daemon import Reply
+from tests.support.webhook_server import webhook_server
 
 from . import demo
 
@@ -48,27 +48,14 @@ filter = {{ keys = ["Product Reviewed", "Product Shared", "Products Searched"] }
 """
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """A service that takes no record, so that there are dead letters."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(422)
-        self.end_headers()
-        self.wfile.write(b"no product has this number")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
-
-
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="ingestd-pictures-") as name:
+    with tempfile.TemporaryDirectory(prefix="ingestd-pictures-") as name, webhook_server() as refusing:
+        # So there are dead letters.
+        refusing.answer = lambda _: Reply(422, {}, b"no product has this number")
         folder = Path(name, "demo")
         demo.make(folder, PORT, OPS_PORT)
         made = demo.read_demo(folder)
-        refusing = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-        threading.Thread(target=refusing.serve_forever, daemon=True).start()
-        made.config.write_text(made.config.read_text() + SINK.format(port=refusing.server_port))
+        made.config.write_text(made.config.read_text() + SINK.format(port=refusing.port))
         daemon = _start(demo.INGESTD, "serve", "--config", str(made.config))
         try:
             _take_pictures(folder, Path(name, "profile"))

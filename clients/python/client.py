@@ -47,18 +47,16 @@ class Client:
         both are logged. `http` makes an `httpx.Client` in each process that sends, to be used instead of the standard
         library. ValueError: the host is no address. OSError: the folder cannot be made.
         """
-        self._folder = Path(folder), most
-        self._tenant = tenant
-        self._options = {"interval": interval, "on_refused": on_refused}
-        self._transport = host, timeout, http
-        self._access = key, secret
-        self._start()
-        atexit.register(self.close)
 
-    def _start(self) -> None:
-        self._queue = QueueFolder(*self._folder)
-        transport = Transport(*self._transport)
-        self._sender = Sender(self._queue, transport, *self._access, **self._options)  # type: ignore[arg-type]  # of two
+        def start() -> Sender:
+            queue = QueueFolder(Path(folder), most)
+            transport = Transport(host, timeout, http)
+            return Sender(queue, transport, key, secret, interval=interval, on_refused=on_refused)
+
+        self._tenant = tenant
+        self._start = start
+        self._sender = start()
+        atexit.register(self.close)
 
     def track(
         self,
@@ -101,7 +99,7 @@ class Client:
             raise ValueError("timestamp has no time zone")
         text = json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         sender = self._current_sender()
-        self._queue.add(text.encode())
+        sender.queue.add(text.encode())
         sender.wake()
         return str(event["messageId"])
 
@@ -115,10 +113,10 @@ class Client:
         """Sends what waits. False: some of it still waits after `timeout` seconds. KeyRefused: the key is refused."""
         deadline = time.monotonic() + timeout
         sender = self._current_sender()
-        newest = self._queue.newest()
+        newest = sender.queue.newest()
         sender.wake(hurries=True)
         pause = 0.01
-        while self._queue.has_until(newest):
+        while sender.queue.has_until(newest):
             if sender.refusal is not None:
                 raise sender.refusal
             if time.monotonic() > deadline:
@@ -138,7 +136,7 @@ class Client:
 
     def _current_sender(self) -> Sender:
         if not self._sender.is_alive:
-            self._start()
+            self._sender = self._start()
         return self._sender
 
 

@@ -49,7 +49,7 @@ class Sender:
         on_refused: OnRefused | None,
     ) -> None:
         self._transport = transport
-        self._queue = queue
+        self.queue = queue
         self._key = key
         self._secret = secret.encode()
         self._interval = interval
@@ -92,7 +92,7 @@ class Sender:
         while self._wait(pause, again):
             pause, again = 0.0, _LOOKS_AGAIN
             try:
-                with self._queue.one_sender() as may_send:
+                with self.queue.one_sender() as may_send:
                     if may_send:
                         pause = self._send_all()
                     else:
@@ -126,7 +126,7 @@ class Sender:
 
     def _send_all(self) -> float:
         """Sends what waits. Returns the seconds after which to try again; 0: nothing failed."""
-        for page in self._queue.pages():
+        for page in self.queue.pages():
             names = deque(page)
             while batch := self._take(names):
                 if pause := self._send(batch, names):
@@ -156,7 +156,7 @@ class Sender:
         elif answer.is_own:
             self._refuse(*batch[0], answer.told)
         else:
-            self._queue.hold(batch[0][0])
+            self.queue.hold(batch[0][0])
             self._strangers += 1
             if self._strangers >= _STRANGERS:
                 return self._pause(f"status {answer.status}, not of ingestd", answer)
@@ -167,7 +167,7 @@ class Sender:
         batch: list[tuple[str, bytes]] = []
         size = 0
         while names and len(batch) < self._most:
-            event = self._queue.read(names[0])
+            event = self.queue.read(names[0])
             if event is not None:
                 size += len(event) + 1
                 if batch and size > _LARGEST:
@@ -195,17 +195,17 @@ class Sender:
         for (name, event), result in zip(batch, results, strict=True):
             status = result.get("status")
             if status == 200:
-                self._queue.remove(name)
+                self.queue.remove(name)
             elif status in {429, 503}:
                 limited = True
             elif status == 500 and name > f"{time.time_ns() // 1000 - _GIVEN_UP:016}":
-                self._queue.hold(name)
+                self.queue.hold(name)
             else:
                 self._refuse(name, event, result)
         return limited
 
     def _refuse(self, name: str, event: bytes, problem: dict[str, Any]) -> None:
-        self._queue.remove(name)
+        self.queue.remove(name)
         read: dict[str, Any] = {}
         with suppress(ValueError):  # a power cut has spoilt the file
             read = json.loads(event)

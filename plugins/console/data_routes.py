@@ -125,8 +125,7 @@ class SalesHandler(_DataHandler):
         self.render_sales = render
 
     async def make(self) -> bytes:
-        arguments = self.request.query_arguments
-        return await self.render_sales({name: self.get_query_argument(name, strip=False) for name in arguments})
+        return await self.render_sales(self.parameters)
 
 
 class SalesFileHandler(SalesHandler):

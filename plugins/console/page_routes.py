@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 from tornado.http1connection import HTTP1Connection
 
-from ingestd.api.errors import BadRequest, Forbidden, Refused, Unavailable
+from ingestd.api.errors import BadRequest, Forbidden, Refused
 from ingestd.api.outcomes import Outcome
 from ingestd.http.operators import OpsRoute
 from ingestd.http.ops import ForBrowsers
@@ -45,6 +45,10 @@ class ForPage(ForBrowsers):
         if site is not None:
             return site not in {"none", "same-origin"}
         return "Origin" in headers or "Referer" in headers or headers.get("User-Agent", "").startswith("Mozilla/")
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        return {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
 
     def refuse(self, refused: Refused) -> None:
         """Answer with the reason as JSON."""
@@ -105,10 +109,7 @@ class StatusHandler(ForPage):
         self.status = status
 
     async def get(self) -> None:
-        body = await self.status(
-            {name: self.get_query_argument(name, strip=False) for name in self.request.query_arguments}
-        )
-        self.answer(body)
+        self.answer(await self.status(self.parameters))
 
 
 class EventsHandler(ForPage):
@@ -141,22 +142,28 @@ class EventsHandler(ForPage):
         self.live = live
         self.viewer: Viewer | None = None
 
+    def prepare(self) -> None:
+        super().prepare()
+        if self._finished:
+            return
+        try:
+            self.wanted = self._wanted()
+            self.live.check_room()
+        except Refused as refused:
+            self.refuse(refused)
+
     async def head(self) -> None:
-        if self._wanted() is not None and self._has_room():
-            self._begin()
-            await self.flush()  # else Tornado would state the length of a body
+        self._begin()
+        await self.flush()  # else Tornado would state the length of a body
 
     async def get(self) -> None:
-        wanted = self._wanted()
-        if wanted is None or not self._has_room():
-            return
         last_id = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
-        with self.live.view(wanted, last_id) as self.viewer:
+        with self.live.view(self.wanted, last_id) as self.viewer:
             self._begin()
             wants_earlier = self.get_query_argument("earlier", "") == "1" and not self.viewer.continues
             while (message := await self.viewer.next_message()) is not None:
                 if wants_earlier:  # behind the greeting
-                    message += await self.live.earlier(wanted, self.viewer.since)
+                    message += await self.live.earlier(self.wanted, self.viewer.since)
                     wants_earlier = False
                 if not await self._send(message, self.viewer):
                     return
@@ -183,29 +190,18 @@ class EventsHandler(ForPage):
         self.set_header("Cache-Control", "no-store, no-transform")
         self.set_header("X-Accel-Buffering", "no")
 
-    def _has_room(self) -> bool:
-        try:
-            self.live.check_room()
-        except Unavailable as refused:
-            self.refuse(refused)
-            return False
-        return True
-
-    def _wanted(self) -> ArrivalFilter | None:
-        """The filter in the query, or None if the request is refused for it."""
+    def _wanted(self) -> ArrivalFilter:
+        """The filter in the query. Raises `BadRequest`."""
         try:
             outcomes = frozenset(Outcome(name) for name in self.get_query_arguments("outcome") if name)
         except ValueError:
-            self.refuse(BadRequest(f"outcome: expected one of {', '.join(each.value for each in Outcome)}"))
-            return None
+            raise BadRequest(f"outcome: expected one of {', '.join(each.value for each in Outcome)}") from None
         kind = self.get_query_argument("type", "")
         if kind not in ("", "event", "identify"):
-            self.refuse(BadRequest("type: expected event or identify"))
-            return None
+            raise BadRequest("type: expected event or identify")
         person = self.get_query_argument("visitor", "", strip=False)[:LONGEST_ID] or None
         if person is not None and self.live.disclosure.level == "none":
-            self.refuse(BadRequest('visitor: [ops] show_data is "none", so visitors cannot be looked up'))
-            return None
+            raise BadRequest('visitor: [ops] show_data is "none", so visitors cannot be looked up')
         key = self.get_query_argument("key", None, strip=False)
         return ArrivalFilter(outcomes, kind == "identify" if kind else None, key, person)
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
+from ingestd.api.times import format_time
 from ingestd.observability.logs import LogKeeper, current_request
 from ingestd.observability.logs.formats import message_of
 from ingestd.observability.logs.redaction import redact
 from ingestd.support.message_kinds import message_kind
 
 __all__ = ["RecentLine", "RecentLines", "presentable", "recent_lines"]
-
-_T = TypeVar("_T", bound=Hashable)
 
 _SHOWN = 20  # kinds
 _KEPT = 100  # kinds
@@ -45,11 +47,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-class RecentLine(NamedTuple):
-    """The newest line of one kind."""
+class RecentLine(msgspec.Struct, frozen=True, rename="camel"):
+    """The newest line of one kind, as the page has it."""
 
-    at: float
-    """The time of the line, in seconds."""
+    at: str
     times: int
     """The number of lines of this kind."""
     level: str
@@ -70,43 +71,19 @@ class _Kind(NamedTuple):
     """The first word of the message, which may be a sink's name."""
 
 
-class _Kinds:
-    """The newest line of each kind, and the number of kinds for each logger and beginning."""
-
-    def __init__(self) -> None:
-        self.lines: OrderedDict[_Kind, RecentLine] = OrderedDict()
-        self._of_logger: Counter[str] = Counter()
-        self._alike: Counter[tuple[str, str]] = Counter()
-
-    def add(self, kind: _Kind, line: RecentLine) -> None:
-        before = self.lines.pop(kind, None)
-        if before is None:
-            self._of_logger[kind.logger] += 1
-            self._alike[kind.logger, kind.beginning] += 1
-            self.lines[kind] = line
-        else:
-            self.lines[kind] = line._replace(times=before.times + 1)
-
-    def shrink(self, most: int) -> None:
-        while len(self.lines) > most:
-            kinds = max(self._of_logger.values())
-            noisy = {alike: count for alike, count in self._alike.items() if self._of_logger[alike[0]] == kinds}
-            greatest = max(noisy.values())
-            goes = next(kind for kind in self.lines if noisy.get((kind.logger, kind.beginning)) == greatest)
-            del self.lines[goes]
-            _take_one(self._of_logger, goes.logger)
-            _take_one(self._alike, (goes.logger, goes.beginning))
-
-    def copy(self) -> _Kinds:
-        made = _Kinds()
-        made.lines, made._of_logger, made._alike = self.lines.copy(), self._of_logger.copy(), self._alike.copy()
-        return made
-
-
-def _take_one(counter: Counter[_T], key: _T) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+def _shrunk(lines: Mapping[_Kind, RecentLine], most: int) -> dict[_Kind, RecentLine]:
+    kept = dict(lines)
+    of_logger = Counter(kind.logger for kind in lines)
+    alike = Counter((kind.logger, kind.beginning) for kind in lines)
+    while len(kept) > most:
+        kinds = max(of_logger.values())
+        noisy = {each: count for each, count in alike.items() if of_logger[each[0]] == kinds}
+        greatest = max(noisy.values())
+        goes = next(kind for kind in kept if noisy.get((kind.logger, kind.beginning)) == greatest)
+        del kept[goes]
+        of_logger[goes.logger] -= 1
+        alike[goes.logger, goes.beginning] -= 1
+    return kept
 
 
 class RecentLines(LogKeeper):
@@ -118,21 +95,24 @@ class RecentLines(LogKeeper):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._kinds = _Kinds()
+        self._lines: dict[_Kind, RecentLine] = {}
+        """The newest line of each kind, in the order of the lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             kind, line = _read(record)
         except Exception:  # noqa: BLE001 - the parts of a record may raise anything; the log has the line
             return
-        self._kinds.add(kind, line)
-        self._kinds.shrink(_KEPT)
+        before = self._lines.pop(kind, None)
+        self._lines[kind] = line if before is None else replace(line, times=before.times + 1)
+        if len(self._lines) > _KEPT:
+            self._lines = _shrunk(self._lines, _KEPT)
 
     def forget(self) -> None:
         """Drop all lines, because errors may quote a person. Any thread may call it."""
         self.acquire()
         try:
-            self._kinds = _Kinds()
+            self._lines = {}
         finally:
             self.release()
 
@@ -140,11 +120,10 @@ class RecentLines(LogKeeper):
         """The lines, newest first. Any thread may call it."""
         self.acquire()
         try:
-            kinds = self._kinds.copy()
+            lines = self._lines.copy()
         finally:
             self.release()
-        kinds.shrink(_SHOWN)
-        return [*reversed(kinds.lines.values())]
+        return [*reversed(_shrunk(lines, _SHOWN).values())]
 
 
 def recent_lines() -> RecentLines:
@@ -160,7 +139,7 @@ def _read(record: logging.LogRecord) -> tuple[_Kind, RecentLine]:
     message = _without_quotes(message)
     level, error = record.levelname.lower(), record.exc_info[0] if record.exc_info else None
     line = RecentLine(
-        at=record.created,
+        at=format_time(round(record.created * 1000)),
         times=1,
         level=level,
         logger=record.name,

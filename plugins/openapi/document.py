@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ingestd import __version__
+from ingestd.api import errors
 from ingestd.api.options import Address
 from ingestd.api.output import write_data
 from ingestd.config import Config
@@ -28,6 +29,7 @@ __all__ = ["listener_url", "make_document", "print_openapi", "to_json"]
 Schema = dict[str, Any]
 
 _EVENT = "urn:ingestd:definition:event"
+_TITLES = {each.status: each.title for each in errors.Refused.__subclasses__() if each.__module__ == errors.__name__}
 
 
 async def print_openapi(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -84,7 +86,7 @@ def make_document(schemas: Sequence[SchemaFile], server: str, version: str = __v
             "examples": {
                 **examples,
                 **parts["examples"],
-                **{each["code"]: _problem_example(each, template["titles"]) for each in problems},
+                **{each["code"]: _problem_example(each) for each in problems},
             },
         },
     }
@@ -149,11 +151,11 @@ def _refusals(operation: str, problems: Iterable[Schema]) -> Mapping[str, Schema
     return answers
 
 
-def _problem_example(each: Schema, titles: Mapping[str, str]) -> Schema:
+def _problem_example(each: Schema) -> Schema:
     status, code, detail = each["status"], each["code"], each["detail"]
     value = {
         "type": f"urn:ingestd:problem:{code}",
-        "title": titles[str(status)],
+        "title": _TITLES[status],
         "status": status,
         "detail": detail,
         "success": False,

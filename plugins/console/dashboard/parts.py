@@ -20,7 +20,7 @@ from ingestd.observability.metrics.refusals import RefusalCounter
 from ingestd.storage.retentions import Retentions
 
 from ..dead_letters import sinks_command
-from ..recent_lines import RecentLine, RecentLines, presentable
+from ..recent_lines import RecentLines, presentable
 from .history import STEP, History, Point, Sample, between, point, quantile
 
 __all__ = ["Panels", "Sources", "body_of"]
@@ -69,7 +69,7 @@ def body_of(
             "oldestSeconds": sources.journal.oldest_seconds,
         },
         "panels": panels,
-        "errors": [_error(line) for line in sources.lines.newest_first()],
+        "errors": sources.lines.newest_first(),
         "history": {"stepSeconds": STEP, **_columns(history.points)},
     }
 
@@ -172,19 +172,6 @@ def _consumer(consumer: ConsumerTotals) -> dict[str, Any]:
         "oldestPendingSeconds": consumer.oldest_pending_seconds,
         "failures": consumer.failures,
         "lastError": _presentable(consumer.last_error),
-    }
-
-
-def _error(line: RecentLine) -> dict[str, Any]:
-    return {
-        "at": times.format_time(round(line.at * 1000)),
-        "times": line.times,
-        "level": line.level,
-        "logger": line.logger,
-        "message": line.message,
-        "error": line.error,
-        "requestId": line.request_id,
-        "recordId": line.record_id,
     }
 
 

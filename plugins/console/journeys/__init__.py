@@ -156,9 +156,8 @@ class _Journey:
         self._searches: list[JournalSearch] = []
         self._people: Sequence[JourneyLead] = ()
         self._oldest = 0
-        self._read_former: list[JournalSearch] = []
-        self._former: list[Record] = []
-        """The records that the tenant has in journals of its former partitions. They come first."""
+        self._formers: list[_Journey] = []
+        """The same search in the journals of the tenant's former partitions, the latest first."""
         self._next: int | None = None
         """The position before which a later request may go on; None if the search has reached the oldest record."""
 
@@ -186,10 +185,8 @@ class _Journey:
         if self._next is None:
             former = _Journey(journal, self._unusable_ids, self._query, self._limits)
             await former.read([*leads, *self._people], None)
-            found = former.found()
-            self._former[:0] = found.records
-            self._people, self._oldest = found.people, 0
-            self._read_former += former._searches
+            self._formers.append(former)
+            self._people, self._oldest = former._people, 0
 
     async def _read_order(self, order: str, leads: Sequence[JourneyLead], before: int) -> list[Record]:
         """Read the records of the order: from its position on, or backward if no plugin knows the position."""
@@ -219,12 +216,13 @@ class _Journey:
 
     def found(self) -> JourneyRecords:
         found = {position: record for search in self._searches for position, record in search.found.items()}
-        records = [*self._former, *(found[position] for position in sorted(found))]
+        before = [record for former in reversed(self._formers) for record in former.found().records]
+        records = [*before, *(found[position] for position in sorted(found))]
         return JourneyRecords(self._query, self._people, records, self._oldest)
 
     def encode(self, parts: Sequence[JourneyPart], notes: Sequence[str], disclosure: Disclosure) -> bytes:
         """The journey as JSON. A thread beside the event loop calls this."""
-        searches = [*self._searches, *self._read_former]
+        searches = [search for journey in (self, *self._formers) for search in journey._searches]
         searched = {
             "records": sum(each.records for each in searches),
             "bytes": sum(each.bytes for each in searches),

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api.events import Record
 from ingestd.api.journeys import JourneyExplanation, JourneyMoment, JourneyPart, JourneyQuery, JourneyRecords
 from ingestd.api.panels import Table
-from ingestd.api.times import format_time
-from ingestd.support.record_head import read_head
+from ingestd.api.times import format_time, parse_time
+from ingestd.support.record_head import RecordHead, read_head
 
 from ..disclosure import Disclosure, Names, shortened
-from .sessions import JourneyEvent, JourneySession, sessions_of
 
 __all__ = ["body_of"]
 
+_MAX_SESSIONS = 100
+_MAX_EVENTS = 60  # of a session
 _MAX_MOMENTS = 300
 _MAX_EXPLANATIONS = 10
 _MAX_NOTES = 20
+
+
+class _Event(NamedTuple):
+    """An event or identify request. `at` is the event's own time."""
+
+    at: int
+    record: Record
+    head: RecordHead
 
 
 def body_of(
@@ -33,7 +42,8 @@ def body_of(
     """`disclosure` may hide ids and free texts of callers, except the ids of the query."""
     query = found.query
     names = Names([each for each in (query.order, query.user, query.visitor) if each], disclosure)
-    sessions, left_out = sessions_of(_of_people(found))
+    sessions = _sessions_of(_of_people(found))
+    left_out = max(0, len(sessions) - _MAX_SESSIONS)
     moments = sorted((each for part in parts for each in part.moments), key=lambda each: each.at)
     explanations = [each for part in parts for each in part.explanations]
     said = [*notes, *(shortened(note) for part in parts for note in part.notes)]
@@ -45,7 +55,7 @@ def body_of(
     return {
         "query": _query(query),
         "hidden": names.hide,
-        "sessions": [_session(each, names) for each in sessions],
+        "sessions": [_session(each, names) for each in sessions[-_MAX_SESSIONS:]],
         "moments": [_moment(each, names) for each in moments[-_MAX_MOMENTS:]],
         "orders": [_explanation(each, names) for each in explanations[-_MAX_EXPLANATIONS:]],
         "notes": said[:_MAX_NOTES],
@@ -67,28 +77,47 @@ def _query(query: JourneyQuery) -> dict[str, str | None]:
     return {name: shortened(value) for name, value in members.items() if value}
 
 
-def _session(session: JourneySession, names: Names) -> dict[str, Any]:
+def _sessions_of(records: Iterable[Record]) -> list[list[_Event]]:
+    """The events of each session as they were received, in the order of the sessions. Some may not have been found."""
+    found: dict[tuple[Any, ...], list[_Event]] = {}
+    for record in records:
+        if record.type in {"event", "identify"}:
+            head = read_head(record.body)
+            at = parse_time(head.timestamp)
+            event = _Event(record.at if at is None else at, record, head)
+            found.setdefault((head.tenant, head.visitor, head.session_id), []).append(event)
+    for events in found.values():
+        events.sort(key=lambda each: (each.record.at, each.record.position))
+    return sorted(found.values(), key=lambda events: events[0].at)
+
+
+def _session(events: Sequence[_Event], names: Names) -> dict[str, Any]:
+    """`user` is that of the last event. `whole`: the first event is the one that began the session."""
+    first, last = events[0].head, events[-1].head
+    left_out = max(0, len(events) - _MAX_EVENTS)
+    shown = [*events[: _MAX_EVENTS // 2], *events[_MAX_EVENTS // 2 + left_out :]]
     return {
-        "tenant": session.tenant,
-        "session": names.name("session", session.session_id),
-        "visitor": names.name("visitor", session.visitor),
-        "user": names.name("user", session.user),
-        "beganAt": format_time(min(each.at for each in session.events)),
-        "endedAt": format_time(max(each.at for each in session.events)),
-        "whole": session.is_whole,
-        "events": [_event(each) for each in session.events],
-        "leftOut": session.left_out,
+        "tenant": last.tenant or "",
+        "session": names.name("session", last.session_id),
+        "visitor": names.name("visitor", last.visitor),
+        "user": names.name("user", last.user),
+        "beganAt": format_time(min(each.at for each in shown)),
+        "endedAt": format_time(max(each.at for each in shown)),
+        "whole": first.session_is_new,
+        "events": [_event(each) for each in shown],
+        "leftOut": left_out,
     }
 
 
-def _event(event: JourneyEvent) -> dict[str, Any]:
+def _event(event: _Event) -> dict[str, Any]:
+    head = event.head
     return {
         "at": format_time(event.at),
-        "type": event.type,
-        "key": None if event.key is None else shortened(event.key),
-        "endpoint": event.endpoint,
-        "recordId": event.record_id,
-        "linked": event.linked,
+        "type": event.record.type,
+        "key": None if head.key is None else shortened(head.key),
+        "endpoint": head.endpoint,
+        "recordId": head.id or "",
+        "linked": head.linked,
     }
 
 

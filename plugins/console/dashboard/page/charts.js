@@ -3,23 +3,18 @@
 
 /* exported makeChart */
 function makeChart(host, { title, unit, series, stacked, height, format, rowFormat }) {
-  const legend = document.createElement("ul");
-  legend.className = "legend";
+  const legend = make("ul", "legend");
   const values = series.map(({ label, colour }) => {
-    const item = legend.appendChild(document.createElement("li"));
-    item.appendChild(document.createElement("i")).style.background = `var(--${colour})`;
+    const item = child(legend, "li");
+    child(item, "i").style.background = `var(--${colour})`;
     item.append(label);
-    return item.appendChild(document.createElement("b"));
+    return child(item, "b");
   });
-  const drawing = document.createElement("div");
-  drawing.className = "plot";
-  drawing.setAttribute("role", "img");
-  const waiting = drawing.appendChild(document.createElement("p"));
-  waiting.className = "waiting";
-  waiting.textContent = "The first point appears in a few seconds.";
-  const behind = document.createElement("details");
-  behind.appendChild(document.createElement("summary")).textContent = `${title} as a table`;
-  const rows = behind.appendChild(document.createElement("div"));
+  const drawing = make("div", "plot", "img");
+  const waiting = child(drawing, "p", "waiting", "The first point appears in a few seconds.");
+  const behind = make("details");
+  child(behind, "summary", "", `${title} as a table`);
+  const rows = child(behind, "div");
   rows.tabIndex = 0;
   rows.setAttribute("role", "region");
   rows.setAttribute("aria-label", `${title}, minute by minute`);
@@ -139,8 +134,7 @@ function fillRows(host, { caption, hideCaption, columns, rows, total, stacks, no
     host.dataset.shape = shape;
     host.replaceChildren();
     const table = host.appendChild(make("table", stacks ? "stacks" : "", "table"));
-    const title = table.appendChild(make("caption", hideCaption ? "aside" : ""));
-    title.textContent = caption;
+    child(table, "caption", hideCaption ? "aside" : "", caption);
     const head = table.appendChild(make("thead", "", "rowgroup")).appendChild(make("tr", "", "row"));
     for (const column of columns) {
       const cell = head.appendChild(make("th", column.num ? "num" : "", "columnheader"));
@@ -149,7 +143,7 @@ function fillRows(host, { caption, hideCaption, columns, rows, total, stacks, no
     }
     table.appendChild(make("tbody", "", "rowgroup"));
     if (total) table.appendChild(make("tfoot", "", "rowgroup"));
-    host.appendChild(make("p", "nothing")).textContent = nothing || "Nothing yet.";
+    child(host, "p", "nothing", nothing || "Nothing yet.");
   }
   const [table, empty] = host.children;
   table.hidden = !rows.length;
@@ -175,26 +169,45 @@ function fillBody(body, columns, rows) {
 }
 
 function fillCell(cell, column, value) {
-  const { text, sub, bar, tone } = value !== null && typeof value === "object" ? value : { text: value };
-  const shape = JSON.stringify([text, sub, bar, tone]);
+  const { text, href, sub, bar, tone } = value !== null && typeof value === "object" ? value : { text: value };
+  const shape = JSON.stringify([text, href, sub, bar, tone]);
   if (cell.dataset.shape === shape) return;
   cell.dataset.shape = shape;
   cell.className = [column.num && "num", column.all && "all", tone].filter(Boolean).join(" ");
-  cell.replaceChildren(text ?? "");
+  cell.replaceChildren(href ? "" : text ?? "");
+  if (href) child(cell, "a", "", text).href = href;
   if (sub) {
     cell.append(" "); // separates the two texts if they are in one line
-    cell.appendChild(make("span", "sub")).textContent = sub;
+    child(cell, "span", "sub", sub);
   }
   if (bar !== undefined) {
-    const outer = cell.appendChild(make("span", "bar"));
+    const outer = child(cell, "span", "bar");
     outer.setAttribute("aria-hidden", "true");
-    outer.appendChild(make("i", "")).style.width = `${100 * Math.max(0, Math.min(1, bar))}%`;
+    child(outer, "i").style.width = `${100 * Math.max(0, Math.min(1, bar))}%`;
   }
 }
 
-function make(tag, names, role) {
-  const made = document.createElement(tag);
-  if (names) made.className = names;
-  if (role) made.setAttribute("role", role);
-  return made;
+// Figures: each has a name, a value with its unit, and more in small letters. They change in place, too.
+
+/* exported fillFigures */
+function fillFigures(host, figures) {
+  while (host.children.length > figures.length) host.lastChild.remove();
+  figures.forEach(({ name, value, unit, more, tone }, index) => {
+    let box = host.children[index];
+    if (!box) {
+      box = host.appendChild(make("div"));
+      box.append(make("dt"), make("dd"), make("dd", "more"));
+    }
+    const [title, figure, small] = box.children;
+    box.className = tone || "";
+    setText(title, name);
+    const shape = JSON.stringify([value, unit]);
+    if (figure.dataset.shape !== shape) {
+      figure.dataset.shape = shape;
+      figure.replaceChildren(value);
+      if (unit) child(figure, "small", "", unit);
+    }
+    setText(small, more);
+    small.hidden = !more;
+  });
 }

@@ -3,26 +3,14 @@
 {
   let asked = null; // the newest request
 
+  const tell = (text) => tellIn("dead-letters-told", text);
 
-  async function ask(sink, before) {
-    const parameters = new URLSearchParams();
+  function ask(sink, before) {
+    const parameters = (asked = new URLSearchParams());
     if (sink) parameters.set("sink", sink);
     if (before) parameters.set("before", before);
-    const mine = (asked = parameters);
-    try {
-      const answer = await askDaemon(`dead-letters.json?${parameters}`, { signal: AbortSignal.timeout(PATIENCE) });
-      const page = await answer.json();
-      if (asked !== mine) return;
-      if (answer.ok) show(page, before);
-      else tell(foreign(page.error, 300));
-    } catch {
-      if (asked === mine) tell("The daemon does not answer.");
-    }
-  }
-
-  function tell(text) {
-    setText(at("dead-letters-told"), text);
-    say(text);
+    const isWanted = () => asked === parameters;
+    askFor(`dead-letters.json?${parameters}`, { patience: PATIENCE, isWanted, show: (page) => show(page, before), refuse: tell });
   }
 
   function show({ sinks, sink, letters, next, missing }, before) {
@@ -36,9 +24,7 @@
       ]),
       nothing: "No sinks are configured.",
     });
-    const box = at("dead-letters-sink");
-    box.replaceChildren(...sinks.map((each) => new Option(each.sink, each.sink)));
-    box.value = sink;
+    fillSelect(at("dead-letters-sink"), sinks.map((each) => ({ title: each.sink, value: each.sink })), sink);
     at("dead-letters-form").hidden = !sinks.length;
     const chosen = sinks.find((each) => each.sink === sink);
     const dead = chosen?.deadLetters ?? 0;
@@ -89,10 +75,8 @@
     const line = child(host, "p", "command");
     child(line, "span", "", title);
     const code = child(line, "code", "", text);
-    const button = child(line, "button", "", "Copy");
-    button.type = "button";
+    const button = line.appendChild(makeButton("", "Copy", () => copy(code, title)));
     button.setAttribute("aria-label", `Copy the command: ${title}`);
-    button.addEventListener("click", () => copy(code, title));
   }
 
   // A browser offers its clipboard to pages of this machine and to HTTPS only. Otherwise the text gets selected.

@@ -168,9 +168,7 @@ function makeEventRow(body) {
     const cell = row.appendChild(make(names === "when" ? "th" : "td", names, names === "when" ? "rowheader" : "cell"));
     if (names === "when") cell.scope = "row";
   }
-  const button = row.cells[0].appendChild(make("button", "open"));
-  button.type = "button";
-  button.addEventListener("click", (click) => openEvent(row.event, click));
+  row.cells[0].append(makeButton("open", "", (click) => openEvent(row.event, click)));
   return row;
 }
 

@@ -9,6 +9,16 @@ const setText = (element, text) => {
 // Asks the daemon. A page of another site cannot send this header, so only this page may take up what the daemon has little of.
 const askDaemon = (address, options) => fetch(address, { cache: "no-store", headers: { "X-Ingestd-Page": "1" }, ...options });
 
+// Asks for data of a view. `show` gets them, or `refuse` the reason, unless the view has asked for others meanwhile.
+async function askFor(address, { patience, isWanted, show, refuse }) {
+  const [isShown, given] = await askDaemon(address, { signal: AbortSignal.timeout(patience) })
+    .then(async (answer) => [answer.ok, await answer.json()])
+    .catch(() => [false, { error: "The daemon does not answer." }]);
+  if (!isWanted()) return;
+  if (isShown) show(given);
+  else refuse(foreign(given.error, 400));
+}
+
 // Numbers and times
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -47,6 +57,15 @@ function size(bytes) {
   return `${place ? bytes.toFixed(1) : bytes} ${units[place]}`;
 }
 
+// Elements
+
+function make(tag, names, role) {
+  const made = document.createElement(tag);
+  if (names) made.className = names;
+  if (role) made.setAttribute("role", role);
+  return made;
+}
+
 // A new element at the end of another one.
 function child(host, tag, names, text) {
   const made = host.appendChild(make(tag, names));
@@ -54,10 +73,41 @@ function child(host, tag, names, text) {
   return made;
 }
 
+function makeButton(names, text, click) {
+  const button = make("button", names);
+  button.type = "button";
+  button.textContent = text;
+  button.addEventListener("click", click);
+  return button;
+}
+
+// A new part of a drawing, at the end of another one.
+function drawn(host, tag, attributes) {
+  const made = host.appendChild(document.createElementNS("http://www.w3.org/2000/svg", tag));
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  return made;
+}
+
+// Sets the options of a list. It stays open while they are the same.
+function fillSelect(box, options, chosen) {
+  const shape = JSON.stringify(options);
+  if (box.dataset.shape !== shape) {
+    box.dataset.shape = shape;
+    box.replaceChildren(...options.map(({ title, value }) => new Option(title, value)));
+  }
+  if (box.value !== chosen) box.value = chosen; // null selects no option
+}
+
 // Messages for screen readers: a new state, a new error or an operator's choice, but not every update.
 
 function say(text) {
   setText(at("said"), text);
+}
+
+// A message of a view.
+function tellIn(id, text) {
+  setText(at(id), text);
+  say(text);
 }
 
 // Callers' texts

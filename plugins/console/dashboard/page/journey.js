@@ -21,17 +21,16 @@
   }
 
   // The last orders, from which a journey starts.
-  async function showLatest() {
+  function showLatest() {
     at("journey-result").hidden = true;
     asked = at("journey-id").value = at("journey-tenant").value = "";
     tell("Type the id as the shop sends it, or open one of the last orders.");
-    try {
-      const answer = await askDaemon("orders.json", { signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
-      at("journey-latest").hidden = !answer.ok || asked !== "";
-      if (answer.ok) fillOrders(at("journey-latest-orders"), await answer.json(), "The last orders");
-    } catch {
-      at("journey-latest").hidden = true; // the page says elsewhere that the daemon does not answer
-    }
+    askFor("orders.json", {
+      patience: PATIENCE_FOR_TURNS,
+      isWanted: () => asked === "",
+      show: (orders) => fillOrders(at("journey-latest-orders"), orders, "The last orders"),
+      refuse: () => (at("journey-latest").hidden = true), // the page says elsewhere that the daemon does not answer
+    });
   }
 
   function wanted() {
@@ -40,31 +39,21 @@
     return parameters;
   }
 
-  async function ask(parameters) {
-    const text = parameters.toString();
-    asked = text;
+  function ask(parameters) {
+    const text = (asked = parameters.toString());
     tell("Reading the journal …");
     at("journey-result").hidden = true;
-    try {
-      const answer = await askDaemon(`journey.json?${text}`, { signal: AbortSignal.timeout(PATIENCE_FOR_TURNS) });
-      const journey = await answer.json();
-      if (asked === text) show(journey, parameters, answer.ok);
-    } catch {
-      if (asked === text) tell("The daemon does not answer.");
-    }
+    askFor(`journey.json?${text}`, {
+      patience: PATIENCE_FOR_TURNS,
+      isWanted: () => asked === text,
+      show: (journey) => show(journey, parameters),
+      refuse: tell,
+    });
   }
 
-  function tell(text) {
-    setText(at("journey-told"), text);
-    say(text);
-  }
+  const tell = (text) => tellIn("journey-told", text);
 
-  function show(journey, parameters, found) {
-    if (!found) {
-      tell(foreign(journey.error, 300));
-      return;
-    }
-    const { sessions, moments, orders, notes, searched, hidden } = journey;
+  function show({ sessions, moments, orders, notes, searched, hidden }, parameters) {
     tell(`${plural(sessions.length, "session")}, ${plural(moments.length, "moment")}, ${plural(orders.length, "explained order")}.`);
     at("journey-notes").replaceChildren();
     for (const note of notes) child(at("journey-notes"), "li", "", foreign(note, 300));
@@ -183,7 +172,6 @@
 
   // The drawing: a lane for each visitor, a bar for each session, a mark for each moment. The list says the same.
 
-  const SVG = "http://www.w3.org/2000/svg";
   const LANE = 44;
   const EDGE = 9; // pixels at both ends of a lane, so that the first and the last mark are whole
 
@@ -196,28 +184,20 @@
     const place = (then) => (Date.parse(then) - first) / Math.max(last - first, 1);
     const across = (part) => `(100% - ${2 * EDGE}px) * ${part}`;
     const lanes = [...new Set([...sessions, ...moments].map((each) => each.visitor ?? "forgotten"))].slice(0, 12);
-    const drawing = host.appendChild(document.createElementNS(SVG, "svg"));
-    drawing.setAttribute("width", "100%");
-    drawing.setAttribute("height", String(LANE * lanes.length));
-    const add = (tag, names, attributes, lengths = {}) => {
-      const made = drawing.appendChild(document.createElementNS(SVG, tag));
-      made.setAttribute("class", names);
-      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-      for (const [name, value] of Object.entries(lengths)) made.style.setProperty(name, value);
-      return made;
-    };
+    const drawing = drawn(host, "svg", { width: "100%", height: LANE * lanes.length });
     lanes.forEach((lane, index) => {
       const middle = LANE * index + 30;
-      add("text", "", { x: 0, y: middle - 14 }).textContent = foreign(lane);
-      add("line", "", { x1: "0%", x2: "100%", y1: middle, y2: middle });
+      drawn(drawing, "text", { x: 0, y: middle - 14 }).textContent = foreign(lane);
+      drawn(drawing, "line", { x1: "0%", x2: "100%", y1: middle, y2: middle });
       for (const each of sessions.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
         const [begin, end] = [place(each.beganAt), place(each.endedAt)];
-        const lengths = { x: `calc(${EDGE}px + ${across(begin)})`, width: `max(4px, ${across(end - begin)})` };
-        add("rect", "", { y: middle - 5, height: 10, rx: 2 }, lengths);
+        const { style } = drawn(drawing, "rect", { y: middle - 5, height: 10, rx: 2 });
+        style.setProperty("x", `calc(${EDGE}px + ${across(begin)})`);
+        style.setProperty("width", `max(4px, ${across(end - begin)})`);
       }
       for (const each of moments.filter(({ visitor }) => (visitor ?? "forgotten") === lane)) {
-        const lengths = { cx: `calc(${EDGE}px + ${across(place(each.at))})` };
-        add("circle", MARKS[each.kind] ?? "touchpoint", { cy: middle, r: each.kind === "order" ? 7 : 5 }, lengths);
+        const mark = drawn(drawing, "circle", { class: MARKS[each.kind] ?? "touchpoint", cy: middle, r: each.kind === "order" ? 7 : 5 });
+        mark.style.setProperty("cx", `calc(${EDGE}px + ${across(place(each.at))})`);
       }
     });
     const ends = child(host, "p", "ends");

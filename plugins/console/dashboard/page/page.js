@@ -47,23 +47,7 @@ function showFigures(status) {
     },
     { name: "Dead letters", value: count(dead), more: dead ? "see the sinks below" : "no sink has any", tone: dead ? "warn" : "" },
   ];
-  const host = at("figures");
-  figures.forEach(({ name, value, unit, more, tone }, index) => {
-    let box = host.children[index];
-    if (!box) {
-      box = host.appendChild(make("div", ""));
-      box.append(make("dt", ""), make("dd", ""), make("dd", "more"));
-      setText(box.children[0], name);
-    }
-    box.className = tone || "";
-    const shape = JSON.stringify([value, unit]);
-    if (box.dataset.shape !== shape) {
-      box.dataset.shape = shape;
-      box.children[1].replaceChildren(value);
-      if (unit) box.children[1].appendChild(make("small", "")).textContent = unit;
-    }
-    setText(box.children[2], more);
-  });
+  fillFigures(at("figures"), figures);
 }
 
 const GROUPS = [
@@ -103,24 +87,16 @@ function showEvents({ events }) {
 }
 
 function showMoreKeys(many) {
-  let button = at("more-keys");
-  if (!button) {
-    button = make("button", "");
-    button.id = "more-keys";
-    button.type = "button";
-    button.addEventListener("click", () => {
-      allKeys = !allKeys;
-      if (latest) showEvents(latest);
-    });
-    at("keys").after(button);
-    const box = make("div", "");
-    at("keys").before(box);
-    box.append(at("keys"), button);
-  }
+  const button = at("more-keys");
   button.hidden = many <= MOST_KEYS;
   button.setAttribute("aria-expanded", String(allKeys));
   setText(button, allKeys ? `Only the first ${MOST_KEYS} keys` : `All ${many} keys`);
 }
+
+at("more-keys").addEventListener("click", () => {
+  allKeys = !allKeys;
+  showEvents(latest);
+});
 
 const OPERATIONS = { track: "Track", "customer-events": "Customer events", identify: "Identify", "server-identify": "Identify (server)" };
 
@@ -233,14 +209,14 @@ function showPanels({ panels }) {
     showControls(controls, index, panel, choice);
     const seen = panel.tables.filter((each) => each.choice === null || each.choice === choice.chosen);
     while (tables.children.length > seen.length) tables.lastChild.remove();
-    seen.forEach((table, place) => showPanelTable(tables.children[place] || tables.appendChild(make("div", "")), table));
+    seen.forEach((table, place) => showPanelTable(tables.children[place] || tables.appendChild(make("div")), table));
     if (!seen.length) setText(note, told ? `${told} There are none yet.` : "");
   });
 }
 
 function makePanel(index) {
-  const section = make("section", "");
-  const title = make("h2", "");
+  const section = make("section");
+  const title = make("h2");
   title.id = `panel-${index}`;
   section.setAttribute("aria-labelledby", title.id);
   section.append(title, make("p", "note"), make("form", "choice"), make("div", "several"));
@@ -265,9 +241,9 @@ function showControls(host, index, panel, choice) {
 }
 
 function makeControl(id) {
-  const control = make("span", "");
-  const label = control.appendChild(make("label", ""));
-  const box = control.appendChild(make("select", ""));
+  const control = make("span");
+  const label = control.appendChild(make("label"));
+  const box = control.appendChild(make("select"));
   box.id = label.htmlFor = id;
   return control;
 }
@@ -275,12 +251,7 @@ function makeControl(id) {
 function showControl(control, { name, title, options, chosen, asks }) {
   const [label, box] = control.children;
   setText(label, title);
-  const shape = JSON.stringify([name, options]);
-  if (box.dataset.shape !== shape) {
-    box.dataset.shape = shape;
-    box.replaceChildren(...options.map((each) => new Option(each.title, each.value)));
-  }
-  if (box.value !== (chosen ?? null)) box.value = chosen ?? null; // null selects no option
+  fillSelect(box, options, chosen ?? null);
   box.onchange = () => {
     select(name, box.value);
     if (asks) askAnew(`${title}: ${box.selectedOptions[0].text}.`);

@@ -3,7 +3,6 @@
 {
   const PATIENCE_FOR_SALES = 300000; // a large journal takes its time, and events go first
   const MOST_ROWS = 50; // of one level: callers choose the names of campaigns
-  const SVG = "http://www.w3.org/2000/svg";
   const HEIGHT = 160; // pixels of the chart
 
   let asked = ""; // the parameters of the answer that is shown or awaited
@@ -31,34 +30,28 @@
     return parameters;
   }
 
-  async function ask(tenant = at("sales-tenant").value) {
+  function ask(tenant = at("sales-tenant").value) {
     const text = (asked = wanted(tenant).toString());
     tell("Reading the journal …");
     at("view-sales").setAttribute("aria-busy", "true");
-    try {
-      const answer = await askDaemon(`sales.json?${text}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
-      const given = await answer.json();
-      if (asked !== text) return;
-      sales = answer.ok ? given : null;
-      if (sales) show();
-      else refuse(foreign(given.error, 400));
-    } catch {
-      if (asked === text) refuse("The daemon does not answer.");
-    }
+    askFor(`sales.json?${text}`, { patience: PATIENCE_FOR_SALES, isWanted: () => asked === text, show: answered, refuse });
+  }
+
+  function answered(given) {
     at("view-sales").removeAttribute("aria-busy");
+    sales = given;
+    show();
   }
 
   function refuse(text) {
+    at("view-sales").removeAttribute("aria-busy");
     at("sales-result").hidden = at("sales-nothing").hidden = true;
     at("sales-figures").replaceChildren();
     at("sales-notes").replaceChildren();
     tell(text);
   }
 
-  function tell(text) {
-    setText(at("sales-told"), text);
-    say(text);
-  }
+  const tell = (text) => tellIn("sales-told", text);
 
   function choose() {
     keepInAddress(wanted(at("sales-tenant").value));
@@ -162,10 +155,11 @@
   function showChoices() {
     const known = currencies();
     if (!known.includes(currency)) currency = sales.rows.find((each) => each.sessions !== null)?.currency ?? known[0] ?? "";
-    fillChoice("sales-currency", known.map((each) => [each, each || "No currency"]), currency, known.length > 1);
+    fillChoice("sales-currency", known.map((each) => ({ title: foreign(each || "No currency"), value: each })), currency, known.length > 1);
     const { tenants, tenant } = sales;
     const listed = tenant && !tenants.includes(tenant) ? [...tenants, tenant] : tenants;
-    fillChoice("sales-tenant", [["", "All tenants"], ...listed.map((each) => [each, each])], tenant ?? "", listed.length > 1);
+    const choices = listed.map((each) => ({ title: foreign(each), value: each }));
+    fillChoice("sales-tenant", [{ title: "All tenants", value: "" }, ...choices], tenant ?? "", listed.length > 1);
     at("sales-later").disabled = sales.until === sales.today;
     for (const name of ["since", "until"]) {
       at(`sales-${name}`).max = sales.today;
@@ -174,14 +168,8 @@
   }
 
   function fillChoice(id, options, chosen, isUseful) {
-    const box = at(id);
-    const shape = JSON.stringify(options);
-    if (box.dataset.shape !== shape) {
-      box.dataset.shape = shape;
-      box.replaceChildren(...options.map(([value, title]) => new Option(foreign(title), value)));
-    }
-    box.value = chosen;
-    box.parentElement.hidden = !isUseful;
+    fillSelect(at(id), options, chosen);
+    at(id).parentElement.hidden = !isUseful;
   }
 
   function showFigures() {
@@ -205,15 +193,7 @@
       ["Sessions", count(all.sessions), "", [changeOf(all.sessions, before?.sessions)]],
       ["Visitors", count(sales.visitors), "", []],
     ];
-    at("sales-figures").replaceChildren();
-    for (const [name, value, unit, more] of figures) {
-      const box = child(at("sales-figures"), "div", "");
-      child(box, "dt", "", name);
-      const figure = child(box, "dd", "", value);
-      if (unit) child(figure, "small", "", unit);
-      const text = more.filter(Boolean).join(", ");
-      if (text) child(box, "dd", "more", text);
-    }
+    fillFigures(at("sales-figures"), figures.map(([name, value, unit, more]) => ({ name, value, unit, more: more.filter(Boolean).join(", ") })));
   }
 
   const COLUMNS = [
@@ -273,16 +253,14 @@
       if (sums.orders) addOrdersButton(line.cells[2], each);
       if (!each.children.size) continue;
       const isOpen = opened.has(each.key);
-      const button = make("button", "opens");
-      button.type = "button";
+      const button = makeButton("opens", "", () => {
+        if (!opened.delete(each.key)) opened.add(each.key);
+        showTable();
+      });
       button.dataset.key = each.key;
       button.setAttribute("aria-expanded", String(isOpen));
       button.append(...head.childNodes);
       head.append(button);
-      button.addEventListener("click", () => {
-        if (!opened.delete(each.key)) opened.add(each.key);
-        showTable();
-      });
       if (isOpen) addRows(body, each, level + 1, most);
     }
     const hidden = rows.length - shown.length;
@@ -290,15 +268,13 @@
       const cell = body.appendChild(make("tr", `level-${level}`, "row")).appendChild(make("th", "", "rowheader"));
       cell.scope = "row";
       cell.colSpan = columnsShown().length + 1;
-      const button = child(cell, "button", "lists", `Show ${plural(hidden, "further row")}, with less revenue`);
-      button.type = "button";
-      button.addEventListener("click", () => {
+      cell.append(makeButton("lists", `Show ${plural(hidden, "further row")}, with less revenue`, () => {
         opened.add(all);
         showTable();
         const first = body.querySelector(`tr[data-key="${CSS.escape(rows[shown.length][0].key)}"] th`);
         first.tabIndex = -1;
         first.focus();
-      });
+      }));
     }
   }
 
@@ -308,15 +284,10 @@
     head.append(name);
     if (sub) child(head, "span", "sub", sub);
     columnsShown().forEach(([title, text, change], place) => {
-      const cell = line.appendChild(make("td", "num", "cell"));
+      const cell = line.appendChild(make("td", "", "cell"));
       cell.dataset.title = title;
-      cell.append(text(sums));
-      const changed = sums.before ? change(sums) : "";
-      if (changed) child(cell, "span", "sub", changed);
-      if (place || most <= 0) return;
-      const bar = child(cell, "span", "bar");
-      bar.setAttribute("aria-hidden", "true");
-      child(bar, "i", "").style.width = `${100 * Math.max(0, Math.min(1, sums.net / most))}%`;
+      const bar = place || most <= 0 ? undefined : sums.net / most;
+      fillCell(cell, { num: true }, { text: text(sums), sub: sums.before ? change(sums) : "", bar });
     });
     return head;
   }
@@ -340,30 +311,27 @@
   // The orders of a row
 
   function addOrdersButton(cell, { key, name, sub, columns }) {
-    const button = make("button", "lists");
-    button.type = "button";
+    const title = `Orders of ${foreign(name)}${sub ? `, ${foreign(sub)}` : ""}`;
+    const button = makeButton("lists", "", () => listOrders(title, columns));
     button.dataset.key = `orders of ${key}`;
     button.setAttribute("aria-label", `${cell.firstChild.data} orders of ${foreign(name)}: list them`);
     button.append(cell.firstChild);
     cell.prepend(button);
-    button.addEventListener("click", () => listOrders(`Orders of ${foreign(name)}${sub ? `, ${foreign(sub)}` : ""}`, columns));
   }
 
-  async function listOrders(title, columns) {
+  function listOrders(title, columns) {
     const parameters = new URLSearchParams(asked);
     for (const [name, value] of Object.entries({ ...columns, currency })) parameters.set(name, value);
     setText(at("sales-orders-title"), title);
     at("sales-orders-list").replaceChildren();
     at("sales-orders").hidden = false;
     at("sales-orders").focus();
-    try {
-      const answer = await askDaemon(`orders.json?${parameters}`, { signal: AbortSignal.timeout(PATIENCE_FOR_SALES) });
-      const given = await answer.json();
-      if (answer.ok) fillOrders(at("sales-orders-list"), given, title);
-      else child(at("sales-orders-list"), "p", "nothing", foreign(given.error, 300));
-    } catch {
-      child(at("sales-orders-list"), "p", "nothing", "The daemon does not answer.");
-    }
+    askFor(`orders.json?${parameters}`, {
+      patience: PATIENCE_FOR_SALES,
+      isWanted: () => at("sales-orders-title").textContent === title,
+      show: (orders) => fillOrders(at("sales-orders-list"), orders, title),
+      refuse: (text) => child(at("sales-orders-list"), "p", "nothing", text),
+    });
   }
 
   // The chart: a bar for each day or hour, and a mark for the same one of the time before.
@@ -379,29 +347,20 @@
     const box = at("sales-course");
     box.replaceChildren();
     child(box, "p", "scale", top ? format(top) : "");
-    const drawing = box.appendChild(document.createElementNS(SVG, "svg"));
-    drawing.setAttribute("width", "100%");
-    drawing.setAttribute("height", String(HEIGHT));
-    drawing.setAttribute("role", "img");
     const title = at("sales-measure").selectedOptions[0].text;
-    drawing.setAttribute("aria-label", `${title} by ${course.unit}. A table is below.`);
-    const add = (host, tag, names, attributes) => {
-      const made = host.appendChild(document.createElementNS(SVG, tag));
-      if (names) made.setAttribute("class", names);
-      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-      return made;
-    };
-    add(drawing, "line", "", { x1: 0, x2: "100%", y1: 0.5, y2: 0.5 });
-    add(drawing, "line", "", { x1: 0, x2: "100%", y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 });
+    const label = `${title} by ${course.unit}. A table is below.`;
+    const drawing = drawn(box, "svg", { width: "100%", height: HEIGHT, role: "img", "aria-label": label });
+    drawn(drawing, "line", { x1: 0, x2: "100%", y1: 0.5, y2: 0.5 });
+    drawn(drawing, "line", { x1: 0, x2: "100%", y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 });
     const width = 100 / now.length;
     const height = (value) => (top > 0 ? (Math.max(0, value) / top) * (HEIGHT - 2) : 0);
     now.forEach((value, index) => {
-      const group = add(drawing, "g", "", {});
+      const group = drawn(drawing, "g", {});
       const earlier = before ? `; before: ${format(before[index])}` : "";
-      add(group, "title", "", {}).textContent = `${course.labels[index]}: ${format(value)}${earlier}`;
-      add(group, "rect", "all", { x: `${width * index}%`, width: `${width}%`, y: 0, height: HEIGHT });
-      add(group, "rect", "now", { x: `${width * (index + 0.12)}%`, width: `${width * 0.76}%`, y: HEIGHT - 1 - height(value), height: height(value) });
-      if (before?.[index]) add(group, "rect", "before", { x: `${width * (index + 0.04)}%`, width: `${width * 0.92}%`, y: HEIGHT - 2 - height(before[index]), height: 2 });
+      drawn(group, "title", {}).textContent = `${course.labels[index]}: ${format(value)}${earlier}`;
+      drawn(group, "rect", { class: "all", x: `${width * index}%`, width: `${width}%`, y: 0, height: HEIGHT });
+      drawn(group, "rect", { class: "now", x: `${width * (index + 0.12)}%`, width: `${width * 0.76}%`, y: HEIGHT - 1 - height(value), height: height(value) });
+      if (before?.[index]) drawn(group, "rect", { class: "before", x: `${width * (index + 0.04)}%`, width: `${width * 0.92}%`, y: HEIGHT - 2 - height(before[index]), height: 2 });
     });
     const ends = child(box, "p", "ends");
     child(ends, "span", "", course.labels[0]);
