@@ -39,11 +39,11 @@ install: .venv/installed
 ready-for-tests: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules/installed $(KAFKA)/lib/classes.jsa
 
 test: ready-for-tests
-	$(BIN)/pytest --processes 8
+	TMPDIR=$$(scripts/tmpdir) $(BIN)/pytest --processes 8
 
 # What every shop runs: no browsers, SDKs, clusters, installations, and no servers of sinks.
 test-kernel: .venv/compiled-for-tests
-	$(BIN)/pytest --processes 6 $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
+	TMPDIR=$$(scripts/tmpdir) $(BIN)/pytest --processes 6 $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
 		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -638,6 +638,13 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return parts
 
 
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk, even if those of other tests are in memory (`scripts/tmpdir`)."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
 async def show_in_page_cache(folder: Path, expected: Callable[[list[bool]], bool], *, gzip: bool = False) -> None:
     """Write 24 MB, and fail unless the pages in memory are as expected.
 
@@ -663,29 +670,27 @@ async def show_in_page_cache(folder: Path, expected: Callable[[list[bool]], bool
     pytest.fail(f"{sum(pages)} of {len(pages)} pages are in memory")
 
 
-async def test_lines_far_from_the_end_leave_the_page_cache(tmp_path: Path, released: list[tuple[int, int]]) -> None:
-    async with opened(tmp_path / "events.jsonl") as sink:
+async def test_lines_far_from_the_end_leave_the_page_cache(disk: Path, released: list[tuple[int, int]]) -> None:
+    async with opened(disk / "events.jsonl") as sink:
         await write_megabytes(sink, 24)
     starts, ends = zip((0, 0), *released, strict=True)
     assert ends[:-1] == starts[1:]  # no part is left out
     assert 12 << 20 <= ends[-1] <= 16 << 20  # readers that follow the file need the last 8 MB
-    await show_in_page_cache(
-        tmp_path, lambda pages: not any(pages[: len(pages) // 2]) and all(pages[-len(pages) // 3 :])
-    )
+    await show_in_page_cache(disk, lambda pages: not any(pages[: len(pages) // 2]) and all(pages[-len(pages) // 3 :]))
 
 
-async def test_a_rotated_file_leaves_the_page_cache(tmp_path: Path) -> None:
-    async with opened(tmp_path / "events.jsonl", max_size=4 << 20) as sink:
+async def test_a_rotated_file_leaves_the_page_cache(disk: Path) -> None:
+    async with opened(disk / "events.jsonl", max_size=4 << 20) as sink:
         await write_megabytes(sink, 5)
-    (old,) = rotated(tmp_path)
+    (old,) = rotated(disk)
     assert not any(held_in_memory(old))
 
 
-async def test_lines_to_be_compressed_stay_in_the_page_cache(tmp_path: Path, released: list[tuple[int, int]]) -> None:
-    async with opened(tmp_path / "events.jsonl", gzip=True) as sink:
+async def test_lines_to_be_compressed_stay_in_the_page_cache(disk: Path, released: list[tuple[int, int]]) -> None:
+    async with opened(disk / "events.jsonl", gzip=True) as sink:
         await write_megabytes(sink, 24)
     assert not released
-    await show_in_page_cache(tmp_path, all, gzip=True)
+    await show_in_page_cache(disk, all, gzip=True)
 
 
 async def test_a_file_system_without_fadvise_fails_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,8 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
         try:
             _run_units(session, connection)
         finally:
-            session.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+            result = pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK
+            session.config.hook.pytest_sessionfinish(session=session, exitstatus=result)
             atexit._run_exitfuncs()
         connection.send(("ended", None))
     except BaseException:  # noqa: BLE001  # the other process tells it
