@@ -61,10 +61,10 @@ class StdoutSink(Sink):
         self._job: asyncio.Future[Exception | None] | None = None
         """The result of the thread that writes."""
 
-    async def open(self) -> None:
+    async def check(self) -> None:
         self._output.check()
 
-    check = open
+    open = check
 
     async def write(self, batch: Sequence[Record]) -> None:
         if self._job is not None:  # the thread of a cancelled write may still run

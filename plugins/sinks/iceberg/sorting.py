@@ -8,6 +8,8 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..parquet.rows import pack
+
 __all__ = ["SortedRows", "sorted_rows"]
 
 _RUN = 16 << 20
@@ -49,10 +51,7 @@ class SortedRows:
         rows = rows.select([name for name in rows.column_names if rows[name].null_count < len(rows)])
         self._order.append(pa.table({name: _known(rows, name) for name in _ORDER}))
         count = max(1, len(rows) * _WINDOW // max(1, rows.nbytes))
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            writer.write_table(rows, max_chunksize=count)
-        self._runs.append(stream.getvalue())
+        self._runs.append(pack(rows, count))
         self._whole += rows.nbytes
         self._waiting, self._size = [], 0
 

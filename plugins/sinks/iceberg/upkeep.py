@@ -20,6 +20,7 @@ from ingestd.api.errors import SinkRetry
 from ingestd.api.events import Record
 
 from ..columns import read
+from ..parquet.rows import records_of
 from .buffer import RowBuffer
 from .columns import TABLES
 from .data_files import ROW_GROUP, FileWriter, read_rows
@@ -117,7 +118,7 @@ class Upkeep:
         if change is None:
             return False
         parts = (rows for task in tasks for rows in read_rows(table, task))
-        return any(change(record) is not None for rows in parts for record in _records_of(rows))
+        return any(change(record) is not None for rows in parts for record in records_of(rows))
 
     def _write_again(
         self, table: Table, tasks: Sequence[FileScanTask], change: Change | None, all_files: bool, writer: FileWriter
@@ -125,14 +126,14 @@ class Upkeep:
         """Write the rows of these files to one. Returns it, and how many records were changed."""
         found, changed = SortedRows(), 0
         for rows in (rows for task in tasks for rows in read_rows(table, task)):
-            records = [*_records_of(rows)] if change is not None or all_files else []
+            records = [*records_of(rows)] if change is not None or all_files else []
             bodies = [None if change is None else change(record) for record in records]
             new = [msgspec.structs.replace(each, body=body) for each, body in zip(records, bodies, strict=True) if body]
             if new:
                 found.add(self._made(new))
                 changed += len(new)
             same = rows.filter(pa.array([body is None for body in bodies])) if new else rows
-            found.add(self._filled(same, [*_records_of(same)]) if all_files and len(same) else same)
+            found.add(self._filled(same, [*records_of(same)]) if all_files and len(same) else same)
         groups = found.parts(ROW_GROUP)
         first = next(groups, None)
         if first is None:
@@ -200,10 +201,3 @@ def _deletes(task: FileScanTask) -> set[str]:
 
 def _names_of(rows: pa.Table) -> Iterator[tuple[str, int]]:
     return zip(rows["id"].to_pylist(), rows["position"].to_pylist(), strict=True)
-
-
-def _records_of(rows: pa.Table) -> Iterator[Record]:
-    columns = [rows[name] for name in ("type", "received_at", "record", "position")]
-    columns[1] = columns[1].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    for type_, at, body, position in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield Record(type_, at, body.encode(), position)

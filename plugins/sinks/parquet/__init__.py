@@ -90,7 +90,6 @@ class ParquetSink(Sink):
                 str(options.url), {key: _typed(key, str(each)) for key, each in options.storage.items()}
             )
         self.lake: Lake = Lake(folder, _secrets(options))
-        self._new_buffer = FileBuffer
         self._buffer: FileBuffer = FileBuffer()
         self._stored: set[str] = set()
         """The folders whose files a flush has stored, in case that it is made again."""
@@ -157,7 +156,7 @@ class ParquetSink(Sink):
         self._empty()
 
     def _empty(self) -> None:
-        self._buffer = self._new_buffer()
+        self._buffer = type(self._buffer)()
         self._stored = set()
 
     def _store(self, buffer: FileBuffer, span: Span | None) -> None:

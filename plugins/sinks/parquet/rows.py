@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from ingestd.api.events import Record
 
@@ -19,7 +20,7 @@ from ..columns import Columns, parts, read
 
 __all__ = [
     "DAY", "REPLACED", "ROW_GROUP_SIZE", "SCHEMA", "FileBuffer", "PartitionFile", "conform", "make_table", "pack",
-    "unpack", "with_changes", "without_ids",
+    "records_of", "unpack", "with_changes", "without_ids",
 ]  # fmt: skip
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -65,15 +66,20 @@ def make_table(rows: Sequence[Columns], records: Sequence[Record]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
+def records_of(table: pa.Table) -> Iterator[Record]:
+    columns = [table[name] for name in ("type", "received_at", "record", "position")]
+    columns[1] = columns[1].cast(_TIME).cast(pa.int64())
+    for type_, at, text, position in zip(*(column.to_pylist() for column in columns), strict=True):
+        yield Record(type_, at, text.encode(), position)
+
+
 def with_changes(table: pa.Table, change: Callable[[Record], bytes | None]) -> tuple[pa.Table, int]:
     """The table with changed bodies of records, and their number. `change` returns None for a record that stays."""
-    at = table["received_at"].cast(pa.int64())
-    columns = [column.to_pylist() for column in (table["type"], at, table["record"], table["position"])]
     changed: dict[int, Record] = {}
-    for index, (type_, time, text, position) in enumerate(zip(*columns, strict=True)):
-        body = change(Record(type_, time, text.encode(), position))
+    for index, record in enumerate(records_of(table)):
+        body = change(record)
         if body is not None:
-            changed[index] = Record(type_, time, body, position)
+            changed[index] = replace(record, body=body)
     if changed:
         kept = table.filter(pa.array([index not in changed for index in range(len(table))]))
         records = [*changed.values()]
@@ -164,12 +170,12 @@ class PartitionFile:
         return other
 
 
-def pack(table: pa.Table) -> pa.Buffer:
-    """The table, compressed as a whole."""
+def pack(table: pa.Table, rows: int | None = None) -> pa.Buffer:
+    """The table, compressed as a whole, or in parts of so many rows."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        # In one batch, and with one dictionary, which the format demands.
-        writer.write_table(table.unify_dictionaries().combine_chunks())
+        # With one dictionary, which the format demands.
+        writer.write_table(table.unify_dictionaries().combine_chunks(), max_chunksize=rows)
     return stream.getvalue()
 
 
