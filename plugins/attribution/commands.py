@@ -16,7 +16,7 @@ from ingestd.api.output import write, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
-from ..reports.recent import pages
+from ..reports.journals import pages
 from ..sources import Channels
 from .amounts import worth
 from .explanation import explain_order, ignored, money, text_lines, waiting
