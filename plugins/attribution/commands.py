@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from ingestd.api.output import write, write_json
 from ingestd.api.store import Store
 from ingestd.support.terminal import printable
 
-from ..reports.recent import pages
+from ..reports.journals import pages
 from ..sources import Channels
 from .amounts import worth
 from .explanation import explain_order, ignored, money, text_lines, waiting
@@ -109,12 +109,15 @@ async def _records(
     order_id: str, tenant: str | None, mark: DecidedOrder | None, journal: Journal
 ) -> list[dict[str, Any]]:
     """The attributions and reversals of the order. With a mark, the search ends with the last one that it counts."""
-    found = []
-    async for body in _derived(journal, after=0 if mark is None else mark.first):
-        if _is_of(body, order_id) and tenant in {None, body["tenant"]}:
-            found.append(body)
-            if mark is not None and len(found) == mark.derived:
-                break
+    found: list[dict[str, Any]] = []
+    async for records in pages(journal, 0 if mark is None else mark.first, _PAGE):
+        for record in records:
+            if record.type in {"attribution", "attribution_reversal"}:
+                body = record.decode()
+                if _is_of(body, order_id) and tenant in {None, body["tenant"]}:
+                    found.append(body)
+                    if mark is not None and len(found) == mark.derived:
+                        return found
     return found
 
 
@@ -157,11 +160,3 @@ def _removed(order_id: str, mark: DecidedOrder) -> str:
 
 def _age(mark: DecidedOrder) -> str:
     return str(timedelta(seconds=mark.touches[-1][1] // 1000)) if mark.touches else "-"
-
-
-async def _derived(journal: Journal, *, after: int) -> AsyncIterator[dict[str, Any]]:
-    """The attributions and reversals after a position of the journal."""
-    async for records in pages(journal, after, _PAGE):
-        for record in records:
-            if record.type in {"attribution", "attribution_reversal"}:
-                yield record.decode()

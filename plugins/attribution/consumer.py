@@ -29,7 +29,7 @@ from .rollups import Change, add_all, order_change, reversal_change, superseded_
 from .touches import Touch
 from .untrusted import add_untrusted, count_public
 from .visits import Visits
-from .waiting import MAX_WAITING, take_waiting, wait, waiting_key
+from .waiting import MAX_WAITING, WAITING, take_waiting, wait
 
 __all__ = ["AttributionConsumer", "Rules", "Tally"]
 
@@ -333,7 +333,7 @@ async def _load(state: State, found: Sequence[Seen], visits: Visits) -> None:
         keys=[
             *(state_key(LINK, *visitor) for visitor in visitors),
             *(mark_key(each.tenant, each.order_id, each.event_id) for each in about_orders),
-            *(waiting_key(each.tenant, each.order_id) for each in about_orders if each.order_id is not None),
+            *(WAITING.key(each.order_id, each.tenant) for each in about_orders if each.order_id is not None),
             *(state_key(VISITOR, order.tenant, order.anonymous_id) for order in orders),
             *(state_key(USER, order.tenant, order.user_id) for order in orders if order.user_id is not None),
         ],

@@ -24,9 +24,9 @@ from ..auth.key_registry import has_server_keys
 from ..reports import sales
 from ..reports.commands import register as register_reports
 from ..reports.costs import days_of
+from ..reports.journals import Pause
 from ..reports.periods import TimeZone
 from ..reports.reading import ReportRules
-from ..reports.recent import Pause
 from ..sources import ChannelRule, Channels, ClickSource, SourceRules
 from .arrivals import Arrivals, Referrers
 from .channel_command import register as register_channel_command

@@ -10,19 +10,15 @@ from ingestd.api.store import State, StoredValue
 
 from .marks import Order, Refund, entry_life, remember_tenant
 
-__all__ = ["MAX_WAITING", "find_waiting", "take_waiting", "wait", "waiting_key"]
+__all__ = ["MAX_WAITING", "WAITING", "find_waiting", "take_waiting", "wait"]
 
 MAX_WAITING = 20
 """Signed refunds that can wait for one order. As many of public keys can wait too. Callers choose order ids."""
 
 
-_WAITING = StoredValue("attribution-waiting", list[list[Any]])
+WAITING = StoredValue("attribution-waiting", list[list[Any]])
 """By order id."""
 _IN_KEY = 2  # members of a refund that the entry does not repeat: the tenant and the order id, which may be long
-
-
-def waiting_key(tenant: str, order_id: str) -> str:
-    return _WAITING.key(order_id, tenant)
 
 
 async def wait(state: State, refund: Refund, memory: int) -> Literal["waiting", "repeated", "too_many"]:
@@ -60,12 +56,12 @@ async def take_waiting(state: State, order: Order, memory: int) -> list[Refund]:
     if stay:
         await _put(state, order, stay, memory)
     else:
-        await _WAITING.save(state, None, order.order_id, order.tenant)
+        await WAITING.save(state, None, order.order_id, order.tenant)
     return kept if order.signed else [each for each in kept if not each.is_applied]
 
 
 async def find_waiting(state: State, tenant: str, order_id: str) -> list[Refund]:
-    entries = await _WAITING.load(state, order_id, tenant) or []
+    entries = await WAITING.load(state, order_id, tenant) or []
     return [msgspec.convert([tenant, order_id, *members], Refund) for members in entries]
 
 
@@ -73,7 +69,7 @@ async def _put(state: State, cause: Order | Refund, refunds: list[Refund], memor
     assert cause.order_id is not None
     entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
     life = entry_life(cause.received_at, state.now, memory)
-    await _WAITING.save(state, entries, cause.order_id, cause.tenant, ttl=life)
+    await WAITING.save(state, entries, cause.order_id, cause.tenant, ttl=life)
     await remember_tenant(state, cause.tenant)
 
 

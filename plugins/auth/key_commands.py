@@ -115,7 +115,7 @@ async def create(args: Namespace, daemon: Daemon) -> None:
         kind=args.kind,
         tenant=args.tenant,
         label=args.label,
-        secret=_new_secret() if server else None,
+        secret=secrets.token_urlsafe(32) if server else None,
         grants={args.app: tuple(dict.fromkeys(args.permission))} if args.app else {},
         created_at=now(),
     )
@@ -144,7 +144,7 @@ async def rotate(args: Namespace, daemon: Daemon) -> None:
             raise CommandError("this key is revoked; create a new one")
         return replace(
             key,
-            secret=_new_secret(),
+            secret=secrets.token_urlsafe(32),
             previous_secret=key.secret,
             previous_until=now() + args.grace.milliseconds,
         )
@@ -230,10 +230,6 @@ def _state(key: Key) -> str:
 
 def _grants(key: Key) -> str:
     return " ".join(f"{app}:{','.join(names) or 'none'}" for app, names in key.grants.items()) or "none"
-
-
-def _new_secret() -> str:
-    return secrets.token_urlsafe(32)
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:

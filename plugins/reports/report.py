@@ -95,7 +95,7 @@ class Report:
         self._models = models
         self._numbers, self._first, self._last = numbers, first, last
         self._read_touch, self._unusable_ids = read_touch, unusable_ids or UnusableIds()
-        self._tenant, self._since, self._until = tenant, since, until
+        self.tenant, self._since, self._until = tenant, since, until
         self.has_sessions = read_touch is not None and self._columns.are_touchpoints
         self.takes_costs = not paths and {*columns} <= _COST_COLUMNS
         """Whether costs of campaigns belong to single rows."""
@@ -125,7 +125,7 @@ class Report:
                 self.add_derived(record.decode(), number)
             else:
                 customer = read_customer(record.body)
-                if self._tenant in {None, customer.tenant}:
+                if self.tenant in {None, customer.tenant}:
                     self._customers.setdefault(customer.id, customer)
         elif record.type == "attribution_reversal":
             self.add_derived(record.decode())
@@ -136,7 +136,7 @@ class Report:
         A reversal counts in the rows of its attribution, and only if the attribution was added before. A superseded
         order does not count.
         """
-        if self._tenant not in {None, body["tenant"]}:
+        if self.tenant not in {None, body["tenant"]}:
             return
         if body["type"] == "attribution":
             self.tenants.add(body["tenant"])
@@ -169,7 +169,7 @@ class Report:
         if not self._reads_all and (record.at < self._since or not self.has_sessions):
             return
         found = read_visit(record)
-        if found is None or self._tenant not in {None, found[1].tenant}:
+        if found is None or self.tenant not in {None, found[1].tenant}:
             return
         at, visit = found
         if self._columns.product is not None and visit.key == "Order Completed" and visit.anonymousId is not None:

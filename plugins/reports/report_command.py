@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Daemon
-from ingestd.api.journal import Journal
 from ingestd.api.output import columns, write, write_data, write_json
 from ingestd.support.terminal import printable
 
 from ..attribution.models import MODELS
 from .columns import columns_of
-from .costs import read_costs
+from .journals import add_costs, add_records
 from .periods import Periods
 from .reading import ReportRules
-from .recent import Undecided, pages
 from .report import Report
 from .text import Form, csv_lines, members, table
 
@@ -49,14 +46,15 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     )  # fmt: skip
     partitions = daemon.partitions if arguments.tenant is None else daemon.all_of_tenant(arguments.tenant)
     missing = MissingPartitions(partitions)
-    lacks: list[_Lack] = []
+    oldest, undecided = [], 0
     for partition in partitions:
         with missing.tolerating(partition):
-            lacks.append(await _add_all(made, partition.journal, arguments.tenant))
-    for tenant in made.tenants | ({arguments.tenant} - {None}) if made.takes_costs else ():
-        with missing.tolerating(daemon.of_tenant(tenant)):
-            async for number, cost in read_costs(daemon.of_tenant(tenant).store, tenant, periods, rules.cost_life):
-                made.add_cost(cost, number)
+            extent = await partition.journal.extent()
+            undecided += await add_records(made, partition.journal, 0, _go_on, size=_PAGE)
+            if extent.first > 1:
+                oldest.append(times.now() if extent.oldest_at is None else extent.oldest_at)
+    if made.takes_costs:
+        await add_costs(made, periods, daemon, missing, life=rules.cost_life, pause=_go_on)
     lines = made.lines(compare=arguments.compare)
     form = Form(
         ("path",) if arguments.paths else by_columns,
@@ -66,7 +64,7 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
         models=MODELS if "model" in by else (),
         visitors=made.visitors,
     )
-    notes = [*_notes(made, periods, lacks)]
+    notes = [*_notes(made, periods, max(oldest, default=None), undecided)]
     if arguments.json:
         write_json(*(members(line, form) for line in lines))
     elif arguments.csv:
@@ -83,31 +81,15 @@ async def report(arguments: Namespace, daemon: Daemon, rules: ReportRules) -> No
     missing.check("orders of its tenants are missing here")
 
 
-class _Lack(NamedTuple):
-    """What a journal lacks."""
-
-    oldest: int | None
-    """The time of its oldest record in milliseconds, if it has removed earlier ones."""
-    undecided: int
-    """The orders that attribution has not read yet."""
+async def _go_on() -> None:
+    """A command has nobody to wait for."""
 
 
-async def _add_all(made: Report, journal: Journal, tenant: str | None) -> _Lack:
-    extent, undecided = await journal.extent(), await Undecided.of(journal, tenant)
-    async for records in pages(journal, 0, _PAGE):
-        for record in records:
-            made.add(record)
-            undecided.add(record)
-    oldest = times.now() if extent.oldest_at is None else extent.oldest_at
-    return _Lack(oldest if extent.first > 1 else None, len(undecided.ids))
-
-
-def _notes(made: Report, periods: Periods, lacks: Sequence[_Lack]) -> Iterator[str]:
-    """What the report lacks."""
+def _notes(made: Report, periods: Periods, oldest: int | None, undecided: int) -> Iterator[str]:
+    """What the report lacks. `oldest` is the time of the oldest record, if a journal has removed earlier ones."""
     if made.not_counted:
         yield f"not counted: amounts over 10^12, of {made.not_counted} orders"
-    oldest = max((each.oldest for each in lacks if each.oldest is not None), default=None)
     if oldest is not None and oldest > periods.since:
         yield f"the journal begins at {periods.text(oldest)}: earlier orders and sessions are not counted"
-    if undecided := sum(each.undecided for each in lacks):
+    if undecided:
         yield f"missing: {undecided} orders that attribution has not read yet"

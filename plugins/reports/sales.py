@@ -19,11 +19,10 @@ from ..attribution.campaigns import OTHERS, Campaign
 from ..attribution.report import Row, number, total
 from ..attribution.rollups import read_tenants
 from .columns import columns_of
-from .costs import read_costs
 from .course import Course
+from .journals import Pause, Starts, add_costs, add_records, find_starts, read_latest
 from .periods import Periods
 from .reading import ReportRules
-from .recent import Pause, Starts, Undecided, find_starts, pages, read_latest
 from .report import Line, Report
 from .sums import Rest, rested
 from .text import Form, csv_lines, members
@@ -34,7 +33,6 @@ _BY = ("channel", "source", "medium", "campaign")
 _COLUMNS = columns_of(_BY)
 _MOST = 1_000_000  # records of one report: some 15 s of CPU
 _MOST_ORDERS = 10_000  # they stay in memory with the answer
-_FEW = 8  # records between two looks at the clock
 _LONGEST = 400  # days
 _CHOICES = ("1", "7", "30")
 _DAY = 86_400_000
@@ -214,20 +212,8 @@ async def make_sales(shop: Shop, given: Mapping[str, str], pause: Pause) -> dict
     late = 0
     for partition, after in starts.after:
         with missing.tolerating(partition):
-            undecided = await Undecided.of(partition.journal, query.tenant)
-            async for records in pages(partition.journal, after):
-                for index, record in enumerate(records):
-                    if not index % _FEW:
-                        await pause()
-                    reading.report.add(record)
-                    undecided.add(record)
-            late += len(undecided.ids)
-    for tenant in reading.report.tenants if query.tenant is None else [query.tenant]:
-        partition = shop.daemon.of_tenant(tenant)
-        with missing.tolerating(partition):
-            async for number, cost in read_costs(partition.store, tenant, reading.periods, shop.rules.cost_life):
-                reading.report.add_cost(cost, number)
-                await pause()
+            late += await add_records(reading.report, partition.journal, after, pause)
+    await add_costs(reading.report, reading.periods, shop.daemon, missing, life=shop.rules.cost_life, pause=pause)
     made = await asyncio.to_thread(reading.members)
     made |= {"zone": f"{shop.rules.time_zone}", "today": f"{shop.today()}"}
     made |= {"command": query.command(shop.daemon.config_path)}

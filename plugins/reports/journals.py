@@ -1,4 +1,4 @@
-"""Reads records of journals, for the page within a bound on their number: those from a time on, or the last orders."""
+"""Fills reports from journals and costs. The page bounds the records: those from a time on, or the last orders."""
 
 from __future__ import annotations
 
@@ -8,39 +8,54 @@ from typing import NamedTuple
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.events import Record
+from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
 
-__all__ = ["Pause", "Starts", "Undecided", "find_starts", "pages", "read_latest"]
+from .costs import read_costs
+from .periods import Periods
+from .report import Report
+
+__all__ = ["Pause", "Starts", "add_costs", "add_records", "find_starts", "pages", "read_latest"]
 
 Pause = Callable[[], Awaitable[None]]
 """Lets events go first, if the work has taken long enough."""
 
 _ORDER = b'"Order Completed"'
 _PAGE = 100  # records: reading them takes the event loop for less than a millisecond
+_FEW = 8  # records between two looks at the clock
 _FARTHEST = 50_000  # records from the end of a journal
 _DERIVED = {"attribution", "attribution_reversal"}
 
 
-class Undecided:
-    """The orders of a journal that attribution has not read yet."""
+async def add_records(report: Report, journal: Journal, after: int, pause: Pause, *, size: int = _PAGE) -> int:
+    """Add the records behind a position. Returns the number of orders that attribution has not read yet."""
+    # Before the end of the journal is read, so that attributions of decided orders are within it.
+    decided = next((each.position for each in await journal.cursors() if each.name == "attribution"), 0)
+    undecided: set[str | None] = set()
+    async for records in pages(journal, after, size):
+        for index, record in enumerate(records):
+            if not index % _FEW:
+                await pause()
+            report.add(record)
+            if record.position > decided and record.type == "event" and _ORDER in record.body:
+                envelope = record.envelope()
+                if report.tenant in {None, envelope.tenant}:
+                    undecided.add(envelope.id)
+            elif undecided and record.type == "attribution":
+                undecided.discard(record.decode()["orderEventId"])
+    return len(undecided)
 
-    def __init__(self, decided: int, tenant: str | None) -> None:
-        self._decided = decided
-        self._tenant = tenant
-        self.ids: set[str | None] = set()
 
-    @classmethod
-    async def of(cls, journal: Journal, tenant: str | None) -> Undecided:
-        """Call this before the end of the journal is read, so that attributions of decided orders are within it."""
-        return cls(next((each.position for each in await journal.cursors() if each.name == "attribution"), 0), tenant)
-
-    def add(self, record: Record) -> None:
-        if record.position > self._decided and record.type == "event" and _ORDER in record.body:
-            envelope = record.envelope()
-            if self._tenant in {None, envelope.tenant}:
-                self.ids.add(envelope.id)
-        elif self.ids and record.type == "attribution":
-            self.ids.discard(record.decode()["orderEventId"])
+async def add_costs(
+    report: Report, periods: Periods, daemon: Daemon, missing: MissingPartitions, *, life: int, pause: Pause
+) -> None:
+    """Add the costs of the report's tenants, which its records tell. `life` is as in `costs.change`."""
+    for tenant in report.tenants if report.tenant is None else [report.tenant]:
+        partition = daemon.of_tenant(tenant)
+        with missing.tolerating(partition):
+            async for number, cost in read_costs(partition.store, tenant, periods, life):
+                report.add_cost(cost, number)
+                await pause()
 
 
 class Starts(NamedTuple):
