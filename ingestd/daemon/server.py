@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -10,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from ingestd import __version__
 from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.config import Config, HttpOptions
+from ingestd.config import Config, HttpOptions, load_config
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
@@ -28,7 +30,7 @@ from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.http.server.server import FastServer
-from ingestd.observability.logs import LogKeeper
+from ingestd.observability.logs import LogKeeper, configure_logs
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
@@ -57,7 +59,7 @@ from .shutdown import Shutdown
 from .state_sizes import StateSizes
 from .waits import Waits
 
-__all__ = ["Server", "TaskDied"]
+__all__ = ["Server", "TaskDied", "serve"]
 
 log = logging.getLogger("ingestd.server")
 
@@ -90,6 +92,8 @@ class Server:
             self._backends.must_be_shared(config)
         self.store = self._backends.store
         self.partitions = self._backends.partitions
+        self.of_tenant = self._backends.of_tenant
+        self.all_of_tenant = self._backends.all_of_tenant
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._losses = [
             LossRecovery(each.store, partial(self._recover, each), partition=each.name, partitions=len(self.partitions))
@@ -103,12 +107,6 @@ class Server:
         self._operators: list[OperatorsPart] = []
         self.config_path = os.path.abspath(config.source)
         self._run_state = RunState(pid=os.getpid(), config=self.config_path)
-
-    def of_tenant(self, tenant: str) -> Partition:
-        return self._backends.of_tenant(tenant)
-
-    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
-        return self._backends.all_of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
@@ -400,6 +398,13 @@ class Server:
             task.remove_done_callback(self._ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """`ingestd serve`: run the daemon until a signal ends it."""
+    configure_logs(config.logs)
+    read = partial(load_config, Path(config.source), arguments.set)
+    await Server(config, plugins, read=read, shared=arguments.shared).run()
 
 
 def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:
