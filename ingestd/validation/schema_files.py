@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,6 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 import jsonschema_rs
 
 from ingestd.api.errors import ConfigError
+
+from .references import References, subschemas
 
 __all__ = ["DRAFT", "SchemaFile", "complete_schemas", "json_pointer", "read_schemas", "schema_ids", "shorten"]
 
@@ -164,12 +167,17 @@ def _parse(name: str, entry: Traversable) -> Schema:
 def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> SchemaFile:
     if schema.get("$schema") != DRAFT:
         raise _fault(name, ["$schema"], f'expected "{DRAFT}"')
-    _check_form(name, schema, builtin=builtin)
+    try:
+        _form().validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        raise _fault(name, error.instance_path, error.message) from error
     uri = schema.get("$id", "")
     if not re.match("[A-Za-z][A-Za-z0-9+.-]*:", uri) or "#" in uri:
         raise _fault(name, ["$id"], 'expected an absolute URI without #, such as "urn:shop:schema:gift_wrapped"')
-    if not builtin:
-        _check_names(name, schema)
+    for inner, path in subschemas(schema):
+        for keyword in ("$id", "$schema"):
+            if path and keyword in inner:  # it could replace another schema
+                raise _fault(name, [*path, keyword], "allowed at the top of a file only")
     key = schema.get("title", "")
     if is_event:
         if not (0 < len(key) <= _MAX_KEY and key.isprintable() and key == key.strip()):
@@ -179,24 +187,10 @@ def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> Schem
     return SchemaFile(name, schema, key if is_event else None, builtin)
 
 
-def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
-    if builtin:
-        try:
-            jsonschema_rs.meta.validate(schema)
-        except jsonschema_rs.ValidationError as error:
-            raise _fault(name, error.instance_path, error.message) from error
-    else:
-        from .meta_schema import faults_of_form  # here and below: a start without a shop's own files is faster
-
-        for path, reason in faults_of_form(schema):
-            raise _fault(name, path, reason)
-
-
-def _check_names(name: str, schema: Schema) -> None:
-    from .meta_schema import faults_of_names
-
-    for path, reason in faults_of_names(schema):
-        raise _fault(name, path, reason)
+@cache
+def _form() -> jsonschema_rs.Validator:
+    """Finds what is no schema, also URIs and regular expressions that are none."""
+    return jsonschema_rs.Draft202012Validator({"$schema": DRAFT, "$ref": DRAFT}, validate_formats=True, offline=True)
 
 
 def _check_unique(schemas: Iterable[SchemaFile]) -> None:
@@ -216,11 +210,9 @@ def _check_unique(schemas: Iterable[SchemaFile]) -> None:
 
 
 def _check_references(schemas: Iterable[SchemaFile]) -> None:
-    from .meta_schema import References
-
-    references = References(file.schema for file in schemas)
+    references = References({file.uri: file.schema for file in schemas})
     for file in schemas:
-        for path, reason in references.faults(file.schema):
+        for path, reason in references.faults(file.uri):
             file.refuse(path, reason)
 
 
