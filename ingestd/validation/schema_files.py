@@ -111,17 +111,13 @@ def complete_schemas(directory: Path | None) -> dict[str, Schema]:
 
 def _complete(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     used: dict[str, Schema] = {}
-    waiting: list[Any] = [schema]
+    waiting = [schema]
     while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            uri = str(part.get("$ref", "")).partition("#")[0]
+        for inner, _ in subschemas(waiting.pop()):
+            uri = str(inner.get("$ref", "")).partition("#")[0]
             if uri in definitions and uri not in used:
                 used[uri] = definitions[uri]
                 waiting.append(definitions[uri])
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
     return {**schema, "$defs": {**schema.get("$defs", {}), **used}} if used else schema
 
 
