@@ -53,7 +53,7 @@ from .health import Health
 from .listening import EVENTS, OPERATORS, inherited_sockets, listen, serving_operators
 from .notifier import Notifier
 from .process import files_needed, give_back_free_memory, raise_file_limit, tune_the_interpreter
-from .reload import Parts, Reload
+from .reload import Reload
 from .run_file import RunState, hold_run_file
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
@@ -213,13 +213,11 @@ class Server:
             stack.push_async_callback(
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
-            parts = Parts(
+            reloading = Reload(
+                self, generation, self._read, self._set_generation,
                 partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
-            )  # fmt: skip
-            reloading = Reload(
-                self, generation, parts, read=self._read, applied=self._set_generation, notifier=self.notifier,
-                stop=stop, run_file=run_file, run_state=self._run_state,
+                self.notifier, stop, run_file, self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
             self._tell_ready(ingest, health)
@@ -308,10 +306,9 @@ class Server:
         self, problem: Callable[[], str | None], health: Health, retentions: Retentions, demands: Sequence[Demand]
     ) -> Operators:
         return Operators(
-            self._operators, self._generation.config, self._generation.validator, self.config_path,
-            lambda: self._events_at, self._metrics, problem, health.remark, retentions,
-            self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
-            self.plugin, demands, self.unusable_ids, self._outcomes, self.watch,
+            self._operators, self, self._generation.config, self._generation.validator, lambda: self._events_at,
+            self._metrics, problem, health.remark, retentions, self._backends.placements,
+            lambda: self._generation.plugins.hooks, demands, self._outcomes,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:
