@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
-__all__ = ["REFERENCES", "References", "subschemas"]
+__all__ = ["REFERENCES", "Path", "References", "inner_schemas", "subschemas"]
 
 REFERENCES = ("$ref", "$dynamicRef")
+# The keywords of draft 2020-12 that contain schemas.
 _WITH_SCHEMA = frozenset([
     "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
     "unevaluatedItems", "unevaluatedProperties",
@@ -16,20 +17,26 @@ _WITH_SCHEMA = frozenset([
 _WITH_LIST = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
 _WITH_NAMES = frozenset(["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"])
 
-Path = Sequence[str | int]
+Path = tuple[str | int, ...]
+
+
+def inner_schemas(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Path]]:
+    """The schemas directly inside of a schema, each with its path. Values of `const` or `examples` are not schemas."""
+    for keyword, value in schema.items():
+        if keyword in _WITH_SCHEMA:
+            yield value, (keyword,)
+        elif keyword in _WITH_LIST:
+            yield from ((inner, (keyword, index)) for index, inner in enumerate(value))
+        elif keyword in _WITH_NAMES:
+            yield from ((inner, (keyword, name)) for name, inner in value.items())
 
 
 def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Mapping[str, Any], Path]]:
-    """A schema and all schemas in it, each with its path. Values of `const` or `examples` are not schemas."""
-    if not isinstance(schema, dict):
-        return
-    yield schema, path
-    for keyword, value in schema.items():
-        if keyword in _WITH_SCHEMA:
-            yield from subschemas(value, [*path, keyword])
-        elif keyword in _WITH_LIST or keyword in _WITH_NAMES:
-            for step, inner in enumerate(value) if keyword in _WITH_LIST else value.items():
-                yield from subschemas(inner, [*path, keyword, step])
+    """A schema and all schemas inside of it, each with its path."""
+    if isinstance(schema, dict):
+        yield schema, path
+        for inner, steps in inner_schemas(schema):
+            yield from subschemas(inner, (*path, *steps))
 
 
 class References:
@@ -65,10 +72,10 @@ class References:
                 try:
                     _, target = self.target(uri, reference)
                 except (LookupError, TypeError, ValueError):
-                    yield [*path, keyword], f'"{reference}" is neither in this file nor the $id of another one'
+                    yield (*path, keyword), f'"{reference}" is neither in this file nor the $id of another one'
                     continue
                 if not isinstance(target, dict | bool):
-                    yield [*path, keyword], f'"{reference}" is not a schema'
+                    yield (*path, keyword), f'"{reference}" is not a schema'
 
 
 def _anchored(schema: Any, name: str) -> Any:
