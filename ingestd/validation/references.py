@@ -62,6 +62,15 @@ class References:
             target = target[int(step)] if isinstance(target, list) else target[step]
         return uri, target
 
+    def files(self, uri: str) -> list[str]:
+        """The URIs of a file and of all files that it refers to, or that these refer to."""
+        found = [uri]
+        for each in found:
+            for schema, _ in subschemas(self._schemas[each]):
+                targets = [self.target(each, schema[keyword])[0] for keyword in REFERENCES if keyword in schema]
+                found += [target for target in dict.fromkeys(targets) if target not in found]
+        return found
+
     def faults(self, uri: str) -> Iterator[tuple[Path, str]]:
         """The references of a file that have no target, or a target that is not a schema: each path, and the reason."""
         for schema, path in subschemas(self._schemas[uri]):

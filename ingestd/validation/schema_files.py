@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -79,46 +79,26 @@ def read_schemas(directory: Path | None) -> list[SchemaFile]:
 def schema_ids(files: Iterable[SchemaFile]) -> dict[str, str]:
     """By event key, 12 hexadecimal digits of a hash of its schema and of all schemas that this one refers to."""
     files = list(files)
+    references = References({file.uri: file.schema for file in files})
     texts = {file.uri: json.dumps(file.schema, sort_keys=True) for file in files}
-    return {file.key: _schema_id(file.uri, texts) for file in files if file.key is not None}
 
+    def schema_id(uri: str) -> str:
+        content = "\n".join(texts[each] for each in sorted(references.files(uri)))
+        return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
-def _schema_id(uri: str, texts: Mapping[str, str]) -> str:
-    found, left = {uri}, [uri]
-    while left:
-        # A URI in another place than a reference counts too: the hash changes more often than it must.
-        text = texts[left.pop()]
-        new = {name for name in map(_without_fragment, _QUOTED.findall(text)) if name in texts} - found
-        found |= new
-        left += new
-    content = "\n".join(texts[each] for each in sorted(found))
-    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-_QUOTED = re.compile(r'"([A-Za-z][^"\\]*)"')
-
-
-def _without_fragment(reference: str) -> str:
-    return reference.partition("#")[0]
+    return {file.key: schema_id(file.uri) for file in files if file.key is not None}
 
 
 def complete_schemas(directory: Path | None) -> dict[str, Schema]:
-    """The schema of each event key, with the definitions that it uses in `$defs`. Raises `ConfigError`."""
-    every = read_schemas(directory)
-    definitions = {each.uri: each.schema for each in every if each.key is None}
-    return {each.key: _complete(each.schema, definitions) for each in every if each.key is not None}
+    """The schema of each event key, with the files that it uses in `$defs`. Raises `ConfigError`."""
+    schemas = {file.uri: file for file in read_schemas(directory)}
+    references = References({uri: file.schema for uri, file in schemas.items()})
 
+    def complete(file: SchemaFile) -> Schema:
+        used = {uri: schemas[uri].schema for uri in references.files(file.uri)[1:]}
+        return {**file.schema, "$defs": {**file.schema.get("$defs", {}), **used}} if used else file.schema
 
-def _complete(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    used: dict[str, Schema] = {}
-    waiting = [schema]
-    while waiting:
-        for inner, _ in subschemas(waiting.pop()):
-            uri = str(inner.get("$ref", "")).partition("#")[0]
-            if uri in definitions and uri not in used:
-                used[uri] = definitions[uri]
-                waiting.append(definitions[uri])
-    return {**schema, "$defs": {**schema.get("$defs", {}), **used}} if used else schema
+    return {file.key: complete(file) for file in schemas.values() if file.key is not None}
 
 
 def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:

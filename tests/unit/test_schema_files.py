@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from ingestd.api.errors import BadRequest
 from ingestd.validation.references import References, subschemas
-from ingestd.validation.schema_files import SchemaFile, schema_ids
+from ingestd.validation.schema_files import DRAFT, SchemaFile, complete_schemas, read_schemas, schema_ids
 from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
 
@@ -192,3 +193,25 @@ def test_the_hash_of_a_schema_changes_with_all_that_it_refers_to_and_with_nothin
     assert schema_ids(files_of()[::-1]) == before
     assert schema_ids(files_of(box="number")) == before | {"Gift": schema_ids(files_of(box="number"))["Gift"]} != before
     assert schema_ids(files_of(other="number"))["Gift"] == before["Gift"]
+
+
+def test_a_complete_schema_has_all_files_that_it_refers_to(tmp_path: Path) -> None:
+    def write(name: str, **members: Any) -> dict[str, Any]:
+        schema = {"$schema": DRAFT, "$id": f"https://shop.example/{name}", "type": "object", **members}
+        path = tmp_path / (f"{name}.json" if "title" in members else f"definitions/{name}.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(schema), encoding="utf-8")
+        return schema
+
+    deep = write("deep", properties={"name": {"type": "string"}})
+    box = write("box", properties={"inner": {"$ref": "deep"}})
+    note = write("note", title="Note", properties={"text": {"type": "string"}})
+    gift = write("gift", title="Gift", properties={"box": {"$ref": "box"}, "note": {"$ref": note["$id"]}})
+    complete = complete_schemas(tmp_path)
+    assert complete["Gift"] == {**gift, "$defs": {each["$id"]: each for each in (box, note, deep)}}
+    assert complete["Note"] == note
+    files = read_schemas(tmp_path)
+    before = schema_ids(files)
+    deep["properties"] = {"name": {"type": "number"}}
+    write("deep", **deep)
+    assert {key for key, id_ in schema_ids(read_schemas(tmp_path)).items() if id_ != before[key]} == {"Gift"}
