@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from .references import REFERENCES, References
+from ingestd.support.schema_references import REFERENCES, References
 
 if TYPE_CHECKING:
     from .fault_budget import FaultBudget

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import jsonschema_rs
 
 from ingestd.api.errors import ConfigError
-
-from .references import References, subschemas
+from ingestd.support.schema_references import References, subschemas
 
 __all__ = ["DRAFT", "SchemaFile", "complete_schemas", "json_pointer", "read_schemas", "schema_ids", "shorten"]
 

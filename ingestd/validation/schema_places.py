@@ -7,7 +7,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from .references import subschemas
+from ingestd.support.schema_references import subschemas
+
 from .schema_files import json_pointer, shorten
 
 __all__ = ["ITEM", "UNDECLARED", "declared_names", "schema_pointer"]

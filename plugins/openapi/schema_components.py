@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
-from ingestd.validation.references import REFERENCES, Path, inner_schemas, subschemas
+from ingestd.support.schema_references import REFERENCES, Path, inner_schemas, subschemas
 from ingestd.validation.schema_files import SchemaFile, json_pointer
 
 __all__ = ["SchemaComponents", "location"]

@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ingestd.api.errors import BadRequest
-from ingestd.validation.references import References, subschemas
+from ingestd.support.schema_references import References, subschemas
 from ingestd.validation.schema_files import DRAFT, SchemaFile, complete_schemas, read_schemas, schema_ids
 from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
