@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ingestd.support.record_head import read_head
+
 from .times import format_time, parse_time
 
 __all__ = ["Imported", "completed", "import_mark", "is_completed", "original_time"]
@@ -33,18 +35,6 @@ _MARKS = (b'"import":', b'"decidedAt":')
 _COMPLETED = b'"completed":true'
 
 
-class _Times(msgspec.Struct):
-    """The times of a record, under the names of its members."""
-
-    receivedAt: Any = None  # noqa: N815
-    decidedAt: Any = None  # noqa: N815
-    erasedAt: Any = None  # noqa: N815
-    mark: Any = msgspec.field(name="import", default=None)
-
-
-_times = msgspec.json.Decoder(_Times)
-
-
 def original_time(body: bytes) -> int | None:
     """The time of receipt in the body of an imported or derived record, in milliseconds. None in other records.
 
@@ -52,11 +42,10 @@ def original_time(body: bytes) -> int | None:
     """
     if not any(mark in body for mark in _MARKS):
         return None
-    times = _times.decode(body)
-    text = times.receivedAt or times.decidedAt or times.erasedAt
-    if not isinstance(text, str) or (times.mark is None and (times.receivedAt or not times.decidedAt)):
+    head = read_head(body)
+    if not head.mark and (head.received_at or not head.decided_at):
         return None
-    return parse_time(text)
+    return parse_time(head.received_at or head.decided_at or head.erased_at)
 
 
 def completed(record: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +58,7 @@ def is_completed(body: bytes) -> bool:
     if _COMPLETED not in body or _MARKS[0] not in body:
         return False
     try:
-        mark = _times.decode(body).mark
-    except msgspec.DecodeError:  # a plugin's record may be another value than an object
+        mark = msgspec.json.decode(read_head(body).mark)
+    except msgspec.DecodeError:  # no mark, or a plugin's record that is no JSON
         return False
     return isinstance(mark, dict) and mark.get("completed") is True

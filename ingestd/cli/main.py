@@ -19,24 +19,29 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ingestd.api.errors import ConfigError
+from ingestd.api.errors import CommandError, ConfigError
 from ingestd.config import Config, find_config, load_config, parse_config
 from ingestd.daemon.exit_codes import exit_code
 from ingestd.hooks.caller import register_all
 from ingestd.hooks.loader import Plugins, load_plugins
 from ingestd.observability.logs import set_up_logs
-from ingestd.storage.backends import open_backends
+from ingestd.storage.backends import Backends, open_backends
 from ingestd.support.names import nearest
 from ingestd.support.streams import discard_unwritable, reader_is_gone
+from ingestd.support.unusable_ids import UnusableIds
 
-from .command_daemon import CommandDaemon
 from .command_line import DEFAULTS, Command, CommandLine, add_configuration
 
-__all__ = ["command_line", "defaults", "main"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["CommandDaemon", "command_line", "defaults", "main"]
 
 log = logging.getLogger("ingestd")
 
@@ -51,7 +56,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 _SERVE = Command(
     "serve",
-    "ingestd.cli.serve:serve",
+    "ingestd.daemon.server:serve",
     "run the daemon",
     ["ingestd serve --config /etc/ingestd/ingestd.toml"],
     _add_shared,
@@ -177,3 +182,29 @@ def defaults() -> tuple[Config, Plugins]:
 async def _run_with_store(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     async with open_backends(config, plugins) as backends:
         await arguments.run(arguments, CommandDaemon(backends, plugins, config))
+
+
+class CommandDaemon:
+    """The `Daemon` that plugins get from a command."""
+
+    def __init__(self, backends: Backends, plugins: Plugins, config: Config) -> None:
+        self._plugins = plugins
+        self.store = backends.store
+        self.partitions = backends.partitions
+        self.of_tenant = backends.of_tenant
+        self.all_of_tenant = backends.all_of_tenant
+        self.unusable_ids = UnusableIds(config.ids.unusable)
+        self.config_path = os.path.abspath(config.source)
+
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry  # here: few commands need it
+
+        return CollectorRegistry()
+
+    def plugin(self, name: str) -> object | None:
+        return self._plugins.manager.get_plugin(name)
+
+    def watch(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        work.close()
+        raise CommandError(f"{name}: a command cannot run background tasks")

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import describe_partition
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, Unavailable
 from ingestd.api.journal import Cursor, Journal
@@ -19,7 +18,7 @@ from ingestd.support.periodic import every, seconds_between_looks
 
 from .failure_log import FailureLog, FailureLogs
 from .retry import Attempts
-from .runner import Runner
+from .runner import Runner, Shared
 from .status import ConsumerStatus
 
 __all__ = ["ConsumerStatus", "Consumers", "Died", "log_left"]
@@ -63,41 +62,20 @@ class Consumers:
         partitions: int = 1,
         failure_logs: FailureLogs | None = None,
     ) -> None:
-        self._journal = journal
-        self._store = store
+        self._journal, self._store, self._moved = journal, store, asyncio.Event()
+        self._shared = Shared(
+            journal, store, now, backoff, grace, self._moved, give_way,
+            FailureLogs() if failure_logs is None else failure_logs, partition, partitions,
+        )  # fmt: skip
         self._died = died
-        self._now = now
-        self._own_backoff = backoff
-        self._backoff = backoff or Backoff()
-        self._grace = grace
         self._forced = forced or asyncio.Event()
-        self._give_way = give_way
-        self._partition = partition
-        self._partitions = partitions
-        self._failure_logs = FailureLogs() if failure_logs is None else failure_logs
-        self._moved = asyncio.Event()
         self._last = -1
         self._read_at: Hashable = None
         """The version of the store when the positions were read."""
-        self._runners = [self._runner(each) for each in consumers]
+        self._runners = [Runner(each, self._shared) for each in consumers]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
         _check_names(self._runners)
-
-    def _runner(self, consumer: Consumer) -> Runner:
-        return Runner(
-            consumer,
-            journal=self._journal,
-            store=self._store,
-            now=self._now,
-            backoff=self._own_backoff or consumer.backoff,
-            grace=self._grace,
-            moved=self._moved,
-            give_way=self._give_way,
-            failure_log=self._failure_logs[consumer.name],
-            partition=self._partition,
-            partitions=self._partitions,
-        )
 
     @property
     def statuses(self) -> tuple[ConsumerStatus, ...]:
@@ -156,7 +134,7 @@ class Consumers:
 
         `leaving` names the consumers that `exchange` will end. Raises `ConfigError` for a name that is taken.
         """
-        runners = [self._runner(each) for each in consumers]
+        runners = [Runner(each, self._shared) for each in consumers]
         _check_names([*(each for each in self._runners if each.name not in leaving), *runners])
         return runners
 
@@ -181,14 +159,14 @@ class Consumers:
         await _ended_in_time([ending], limit, self._forced)
         ending.cancel()
         await self._cancel(runner.name)
-        await self._ends(asyncio.create_task(runner.close(self._grace), name=runner.name), self._grace + 1)
+        await self._ends(asyncio.create_task(runner.close(), name=runner.name), self._shared.grace + 1)
         await runner.reader.release_cursor()
 
     async def _cancel(self, name: str) -> None:
         task = self._tasks.pop(name)
         task.remove_done_callback(self._ended)
         task.cancel()
-        await self._ends(task, self._grace)
+        await self._ends(task, self._shared.grace)
 
     async def stop(self, limit: float) -> dict[str, int]:
         """Let every consumer catch up for at most `limit` seconds, then end and close all of them.
@@ -214,7 +192,7 @@ class Consumers:
         with suppress(Unavailable):
             await self._read_positions()
         left = {status.name: status.pending for status in self.statuses if status.pending and status.held}
-        if not self._partition:
+        if not self._shared.partition:
             log_left(left)
         return left
 
@@ -255,13 +233,12 @@ class Consumers:
         error = asyncio.CancelledError("cancelled unexpectedly") if task.cancelled() else task.exception()
         self._died(task.get_name(), error or RuntimeError("ended unexpectedly"))
 
-    def _place(self) -> str:
-        return describe_partition(self._partition, self._store.tenants)
-
     async def _follow(self) -> None:
         """Keep `last` of every status up to date, four times a second under load."""
-        attempts = Attempts(self._failure_logs.setdefault("", FailureLog("journal")), self._backoff, place=self._place)
-        idle = seconds_between_looks(_IDLE, self._partitions, _MOST_IDLE)
+        shared = self._shared
+        log = shared.failure_logs.setdefault("", FailureLog("journal"))
+        attempts = Attempts(log, shared.backoff or Backoff(), place=shared.place)
+        idle = seconds_between_looks(_IDLE, shared.partitions, _MOST_IDLE)
 
         async def look() -> None:
             with suppress(TimeoutError):

@@ -242,7 +242,7 @@ class _ReadAhead:
         """Begin to read the records after these, unless these were the last ones."""
         if len(records) == self._limit:
             after = records[-1].position
-            part = _Part(after, asyncio.create_task(_read(self._journal, after, self._limit)))
+            part = _Part(after, asyncio.create_task(self._journal.read(after, self._limit)))
             self._parts.append(part)
             part.reading.add_done_callback(lambda _: self._read_on(part))
 
@@ -258,7 +258,3 @@ def _succeeded(reading: asyncio.Task[Sequence[Record]]) -> bool:
     `read` raises the exception of a failed part.
     """
     return reading.done() and not reading.cancelled() and reading.exception() is None
-
-
-async def _read(journal: Journal, after: int, limit: int) -> Sequence[Record]:
-    return await journal.read(after, limit)

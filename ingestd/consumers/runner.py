@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from typing import NamedTuple
 
 from ingestd.api.backend import describe_partition
 from ingestd.api.consumer import Consumer, NextAction, Step
@@ -17,12 +18,12 @@ from ingestd.support.backoff import Backoff
 from ingestd.support.periodic import TIMING, seconds_between_looks
 
 from .erasures import REMOVED
-from .failure_log import FailureLog
+from .failure_log import FailureLogs
 from .journal_reader import JournalReader
 from .retry import Attempts
 from .status import ConsumerStatus
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "Shared"]
 
 _log = logging.getLogger("ingestd.consumers")
 
@@ -34,39 +35,41 @@ _HURRIED = 0.02  # seconds until then while the daemon stops and records are buf
 _NEVER: tuple[int, int, Callable[[], None]] = (-1, 0, lambda: None)
 
 
+class Shared(NamedTuple):
+    """What the consumers of a partition share."""
+
+    journal: Journal
+    store: Store
+    now: Callable[[], int]
+    backoff: Backoff | None
+    """Replaces the backoff of every consumer."""
+    grace: float
+    moved: asyncio.Event
+    """Set when a consumer has moved."""
+    give_way: Callable[[float], Awaitable[None]]
+    failure_logs: FailureLogs
+    partition: str
+    """The name of the partition of journal and store."""
+    partitions: int
+
+    def place(self) -> str:
+        """Describes the partition for operators."""
+        return describe_partition(self.partition, self.store.tenants)
+
+
 class Runner:
     """Runs one consumer."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        *,
-        journal: Journal,
-        store: Store,
-        now: Callable[[], int],
-        backoff: Backoff,
-        grace: float,
-        moved: asyncio.Event,
-        give_way: Callable[[float], Awaitable[None]],
-        failure_log: FailureLog,
-        partition: str = "",
-        partitions: int = 1,
-    ) -> None:
-        """`partition` is the name of the partition of journal and store, and `partitions` is their number."""
-        self._grace = grace
-        self._idle = seconds_between_looks(TIMING.next_action, partitions, _MOST_IDLE)
-        self._partition = partition
+    def __init__(self, consumer: Consumer, shared: Shared) -> None:
+        self._shared = shared
+        self._journal, self._store = shared.journal, shared.store
+        self._idle = seconds_between_looks(TIMING.next_action, shared.partitions, _MOST_IDLE)
         self.name = consumer.name
-        self.status = ConsumerStatus(consumer.name, now)
+        self.status = ConsumerStatus(consumer.name, shared.now)
         self.tried = False
         """Whether this daemon had the time to acquire a free cursor. Until then the cursor is probably free."""
         self.consumer = consumer
-        self._journal = journal
-        self._store = store
-        self._now = now
-        self._moved = moved
-        self._give_way = give_way
-        self.reader = JournalReader(consumer, journal, self.status, partitions)
+        self.reader = JournalReader(consumer, shared.journal, self.status, shared.partitions)
         self._in_hand: Sequence[Record] = ()
         """Records that were gathered and not processed yet."""
         self._ending = False
@@ -82,16 +85,14 @@ class Runner:
         """Whether records in hand may have been blanked in the journal."""
         self._refused = _NEVER
         """A step whose commit raised `LeaseLost`: its cursor position, its number of records, and its `committed`."""
+        log, backoff = shared.failure_logs[consumer.name], shared.backoff or consumer.backoff
         rest = self._rest if consumer.polls_commands else asyncio.sleep
-        self._attempts = Attempts(failure_log, backoff, self.status, rest, self._place)
-        self._opening = Attempts(failure_log, backoff, self.status, place=self._place)  # the cursor, and `open`
-
-    def _place(self) -> str:
-        return describe_partition(self._partition, self._store.tenants)
+        self._attempts = Attempts(log, backoff, self.status, rest, shared.place)
+        self._opening = Attempts(log, backoff, self.status, place=shared.place)  # the cursor, and `open`
 
     @property
     def _label(self) -> str:
-        return f"{self.name} in {self._place()}" if self._partition else self.name
+        return f"{self.name} in {self._shared.place()}" if self._shared.partition else self.name
 
     @property
     def is_behind(self) -> bool:
@@ -122,9 +123,9 @@ class Runner:
         self.hurry()
         await self._quiet.wait()
 
-    async def close(self, limit: float) -> None:
+    async def close(self) -> None:
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(self._shared.grace):
                 await self.consumer.close()
         except Exception:  # noqa: BLE001 - a plugin may raise anything, and the others must be closed too
             _log.exception("%s: could not be closed", self._label)
@@ -132,7 +133,7 @@ class Runner:
     async def run(self) -> None:
         if not self.reader.has_cursor:
             await self._opening.until_done(self.ensure_cursor)
-            self._moved.set()
+            self._shared.moved.set()
         while True:
             cursor = await self._become_holder()
             self._count_refused(cursor)
@@ -148,7 +149,7 @@ class Runner:
         try:
             await asyncio.wait([holding], timeout=_FREE)
             self.tried = True
-            self._moved.set()
+            self._shared.moved.set()
             return await holding
         finally:
             holding.cancel()
@@ -163,13 +164,13 @@ class Runner:
 
     async def _lose_cursor(self, error: LeaseLost) -> None:
         # All consumers of many partitions move when a daemon comes or goes.
-        _log.log(logging.DEBUG if self._partition else logging.INFO, "%s: %s", self._label, error)
+        _log.log(logging.DEBUG if self._shared.partition else logging.INFO, "%s: %s", self._label, error)
         # The cursor is probably free: a step that is not in the journal yet also ends the lease.
         self.tried = False
         self.status.held = self.status.paused = False
         self.status.in_hand = self.status.buffered = 0
         self.status.oldest_at = self.status.last_error = None
-        await self.close(self._grace)  # opened again when this daemon acquires the cursor again
+        await self.close()  # opened again when this daemon acquires the cursor again
 
     async def _work(self) -> None:
         """Process the journal until another daemon acquires the cursor."""
@@ -214,7 +215,7 @@ class Runner:
         """Return the next action, once it is not "nothing". A step that `prepare` has begun comes before a pause."""
         while (action := await self._ask_for_action()) == "nothing" and not self._prepared:
             await self._learn_age()
-            self._moved.set()
+            self._shared.moved.set()
             await asyncio.sleep(TIMING.next_action)
         return "records" if action == "nothing" else action
 
@@ -300,7 +301,7 @@ class Runner:
 
     async def _attempt_step(self, work: Callable[[Step], Awaitable[None]]) -> Step:
         """Let the consumer do its part of a step. The state of a failed one is discarded."""
-        step = Step(self._begin_state(), self._give_way, self._journal)
+        step = Step(self._begin_state(), self._shared.give_way, self._journal)
         try:
             await work(step)
         except BaseException:
@@ -316,7 +317,7 @@ class Runner:
         if not self._in_hand:  # removed records were counted as lost while there were records in hand
             reached = self.status.reached = max(reached, self.status.removed)
         self.reader.reached = reached
-        self._moved.set()
+        self._shared.moved.set()
 
     async def _commit(self, step: Step, count: int) -> None:
         done, rest = self._in_hand[:count], self._in_hand[count:]
@@ -386,7 +387,7 @@ class Runner:
         # The next record may not be read yet. While records are pending, the time of the last one is close enough.
         rest = self._in_hand
         self.status.oldest_at = rest[0].at if rest else last.at if self.status.pending else None
-        self._moved.set()
+        self._shared.moved.set()
 
     async def _rewind(self) -> None:
         """Read all records after the cursor again."""
@@ -419,7 +420,7 @@ class Runner:
         await asyncio.sleep(left)
 
     def _begin_state(self) -> State:
-        return self._store.begin(self._now(), step=True)
+        return self._store.begin(self._shared.now(), step=True)
 
 
 async def _to_the_end(task: asyncio.Task[None]) -> None:

@@ -71,21 +71,20 @@ def next_generation(before: Generation, config: Config, validator: Validator) ->
 
 def renewed(before: Plugins, after: Plugins) -> Mapping[str, object]:
     """The plugins of `before` that a new object replaces, by name."""
-    present = {plugin.name: plugin.instance for plugin in before.loaded}
-    return {
-        plugin.name: present[plugin.name]
-        for plugin in after.loaded
-        if plugin.name in present and present[plugin.name] is not plugin.instance
-    }
+    return {new.name: old.instance for old, new in _kept(before, after) if old.instance is not new.instance}
+
+
+def _kept(before: Plugins, after: Plugins) -> list[tuple[Plugin, Plugin]]:
+    """The plugins that are in both, as they were and as they are."""
+    present = {plugin.name: plugin for plugin in before.loaded}
+    return [(present[plugin.name], plugin) for plugin in after.loaded if plugin.name in present]
 
 
 def differences(before: Generation, after: Generation) -> list[str]:
     """The paths of the options and sections that have changed, without values."""
     found = [*_changed_options(before.config, after.config)]
-    present = {plugin.name: plugin for plugin in before.plugins.loaded}
-    for plugin in after.plugins.loaded:
-        if plugin.name in present:
-            found += _changed(f"plugins.{plugin.name}", present[plugin.name].options, plugin.options)
+    for was, now in _kept(before.plugins, after.plugins):
+        found += _changed(f"plugins.{now.name}", was.options, now.options)
     olds, news = [{each.sink.name: each for each in generation.sinks} for generation in (before, after)]
     for name in sorted(olds.keys() | news.keys()):
         old, new = olds.get(name), news.get(name)
@@ -147,12 +146,10 @@ def _changed(path: str, before: Options | None, after: Options | None) -> Iterat
 
 def _fixed_plugins(before: Plugins, after: Plugins) -> Iterator[str]:
     """The changed options of plugins that a reload cannot replace, and `plugins.enabled` for other plugins or order."""
-    present = {plugin.name: plugin for plugin in before.loaded}
-    for plugin in after.loaded:
-        old = present.get(plugin.name)
-        if old is not None and old.instance is not plugin.instance:
-            changed = _changed(f"plugins.{plugin.name}", old.options, plugin.options)
-            yield from (path for path in changed if is_fixed(path, plugin))
+    for old, new in _kept(before, after):
+        if old.instance is not new.instance:
+            changed = _changed(f"plugins.{new.name}", old.options, new.options)
+            yield from (path for path in changed if is_fixed(path, new))
     if _order(before.loaded) != _order(after.loaded):
         yield "plugins.enabled"
 

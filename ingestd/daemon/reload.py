@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -38,7 +38,7 @@ from .run_file import RunFile, RunState
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
 
-__all__ = ["Parts", "Reload"]
+__all__ = ["Reload"]
 
 log = logging.getLogger("ingestd.reload")
 
@@ -46,9 +46,16 @@ _TRIAL = 1.0  # seconds for which new schemas are tried on the newest events
 _MOST_REMARKS, _LONGEST = 20, 500  # in the run file
 
 
-class Parts(NamedTuple):
-    """The parts of a running daemon that a reload changes."""
+@dataclass(eq=False)
+class Reload:
+    """Reloads on request. It has all parts of a running daemon that a reload changes."""
 
+    daemon: Daemon
+    generation: Generation
+    read: Callable[[], Config]
+    """Reads the configuration."""
+    applied: Callable[[Generation], None]
+    """Gets each generation that comes into force."""
     make_pipeline: Callable[[Generation], Pipeline]
     show: Callable[[Generation], None]
     backpressure: Backpressure
@@ -62,8 +69,38 @@ class Parts(NamedTuple):
     metrics: Metrics
     sizes: StateSizes
     clocks: Clocks
+    notifier: Notifier
+    stop: Shutdown
+    run_file: RunFile
+    state: RunState
+    remarks: Sequence[str] = ()
 
-    def put_into_force(self, after: Generation) -> None:
+    async def run(self, asked: asyncio.Event) -> None:
+        """Reload whenever `asked` is set. A request during a reload leads to one more reload. Never returns."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        log.info("reading the configuration again")
+        self._note(begun=self.state.begun + 1)
+        self.notifier.reloading()
+        before = self.generation
+        try:
+            after, coming = await self._make_next(before)
+        except Exception as error:  # noqa: BLE001 - after any error the daemon keeps its generation
+            self._refused(error)
+            return
+        self.generation = after
+        self.applied(after)
+        self._put_into_force(after)
+        await self._exchange_sinks(before, after, coming)
+        changes = ", ".join(differences(before, after)) or "nothing has changed"
+        log.info("generation %d of the configuration is in force: %s", after.number, changes)
+        self._over(remarks=self.remarks)
+
+    def _put_into_force(self, after: Generation) -> None:
         """Apply this generation to new requests and to all limits."""
         config = after.config
         configure_logs(config.logs)
@@ -81,7 +118,7 @@ class Parts(NamedTuple):
         self.metrics.generation.set(after.number)
         self.clocks.confirm()
 
-    async def exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Sequence[Runner]]) -> None:
+    async def _exchange_sinks(self, before: Generation, after: Generation, coming: Sequence[Sequence[Runner]]) -> None:
         """Replace the sinks with changed options: each keeps its cursor and counts. Other sinks continue untouched."""
         leaving = {each.name: feeders_of(self.consumers, each) for each in before.sinks if each not in after.sinks}
         await self.consumers.exchange(leaving, coming, before.config.http.shutdown_timeout)
@@ -90,69 +127,16 @@ class Parts(NamedTuple):
                 new.count_on(old)
         self.show(after)
 
-
-class Reload:
-    """Reloads on request. `read` reads the configuration. `applied` gets each generation that comes into force."""
-
-    def __init__(
-        self,
-        daemon: Daemon,
-        generation: Generation,
-        parts: Parts,
-        *,
-        read: Callable[[], Config],
-        applied: Callable[[Generation], None],
-        notifier: Notifier,
-        stop: Shutdown,
-        run_file: RunFile,
-        run_state: RunState,
-    ) -> None:
-        self._daemon = daemon
-        self._generation = generation
-        self._parts = parts
-        self._read = read
-        self._applied = applied
-        self._notifier = notifier
-        self._stop = stop
-        self._run_file = run_file
-        self._state = run_state
-        self._remarks: Sequence[str] = ()
-
-    async def run(self, asked: asyncio.Event) -> None:
-        """Reload whenever `asked` is set. A request during a reload leads to one more reload. Never returns."""
-        while True:
-            await asked.wait()
-            asked.clear()
-            await self._reload()
-
-    async def _reload(self) -> None:
-        log.info("reading the configuration again")
-        self._note(begun=self._state.begun + 1)
-        self._notifier.reloading()
-        before = self._generation
-        try:
-            after, coming = await self._make_next(before)
-        except Exception as error:  # noqa: BLE001 - after any error the daemon keeps its generation
-            self._refused(error)
-            return
-        self._generation = after
-        self._applied(after)
-        self._parts.put_into_force(after)
-        await self._parts.exchange_sinks(before, after, coming)
-        changes = ", ".join(differences(before, after)) or "nothing has changed"
-        log.info("generation %d of the configuration is in force: %s", after.number, changes)
-        self._over(remarks=self._remarks)
-
     async def _make_next(self, before: Generation) -> tuple[Generation, Sequence[Sequence[Runner]]]:
         """Do every step that can fail."""
         config, validator = await asyncio.to_thread(self._read_files)
         after = next_generation(before, config, validator)
-        self._remarks = await self._breaking_changes(before, after)
+        self.remarks = await self._breaking_changes(before, after)
         leaving = [each.name for each in before.sinks if each not in after.sinks]
         coming = [each for each in after.sinks if each not in before.sinks]
-        runners = await self._parts.consumers.prepare_runners(coming, leaving)
-        await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self._daemon)
-        if self._stop.requested:  # no sink may start during a shutdown
+        runners = await self.consumers.prepare_runners(coming, leaving)
+        await after.plugins.hooks.take_over(renewed(before.plugins, after.plugins), self.daemon)
+        if self.stop.requested:  # no sink may start during a shutdown
             raise Unavailable("the daemon is shutting down")
         return after, runners
 
@@ -162,7 +146,7 @@ class Reload:
             return []
         try:
             trials = after.plugins.manager.hook.try_schemas(
-                validator=after.validator, partitions=self._daemon.partitions, seconds=_TRIAL
+                validator=after.validator, partitions=self.daemon.partitions, seconds=_TRIAL
             )
             remarks = [f"the new schema of {each.name} {each.text}" for trial in trials for each in await trial]
         except Unavailable as error:
@@ -172,7 +156,7 @@ class Reload:
         return remarks
 
     def _read_files(self) -> tuple[Config, Validator]:
-        config = self._read()
+        config = self.read()
         return config, Validator.load(config.schemas.directory)
 
     def _refused(self, error: Exception) -> None:
@@ -183,7 +167,7 @@ class Reload:
         else:
             code = os.EX_CONFIG if isinstance(error, HookFailure | ConfigError) else 1
         expected = isinstance(cause, IngestdError | OSError)
-        number = self._generation.number
+        number = self.generation.number
         log.error(
             "the configuration is not reloaded, generation %d stays in force: %s",
             number, reason or repr(error), exc_info=None if expected else cause,
@@ -191,15 +175,15 @@ class Reload:
         self._over(refused=reason or repr(error), code=code)
 
     def _over(self, *, refused: str | None = None, code: int = 0, remarks: Sequence[str] = ()) -> None:
-        self._parts.metrics.reloaded.set(refused is None)
-        self._notifier.remark("" if refused is None else f"the last reload was refused: {refused}")
-        if not self._stop.requested:
-            self._notifier.ready(f"serving: generation {self._generation.number}")
+        self.metrics.reloaded.set(refused is None)
+        self.notifier.remark("" if refused is None else f"the last reload was refused: {refused}")
+        if not self.stop.requested:
+            self.notifier.ready(f"serving: generation {self.generation.number}")
         self._note(
-            ended=self._state.begun, generation=self._generation.number, refused=refused, code=code,
+            ended=self.state.begun, generation=self.generation.number, refused=refused, code=code,
             remarks=[shorten(each, _LONGEST) for each in remarks[:_MOST_REMARKS]],
         )  # fmt: skip
 
     def _note(self, **changes: object) -> None:
-        self._state = msgspec.structs.replace(self._state, **changes)
-        self._run_file.write(self._state)
+        self.state = msgspec.structs.replace(self.state, **changes)
+        self.run_file.write(self.state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -10,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from ingestd import __version__
 from ingestd.api.backend import Partition
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable
-from ingestd.config import Config, HttpOptions
+from ingestd.config import Config, HttpOptions, load_config
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.delivery import sink_statuses
 from ingestd.hooks.caller import HookFailure, register_all
@@ -28,7 +30,7 @@ from ingestd.http.connection_limits import Connections
 from ingestd.http.operators import Operators, OperatorsPart, Shown
 from ingestd.http.ops import OwnHosts, make_ops_app
 from ingestd.http.server.server import FastServer
-from ingestd.observability.logs import LogKeeper
+from ingestd.observability.logs import LogKeeper, configure_logs
 from ingestd.observability.loop_holder import plugin_modules
 from ingestd.observability.loop_monitor import LoopMonitor
 from ingestd.observability.metrics import Metrics
@@ -51,13 +53,13 @@ from .health import Health
 from .listening import EVENTS, OPERATORS, inherited_sockets, listen, serving_operators
 from .notifier import Notifier
 from .process import files_needed, give_back_free_memory, raise_file_limit, tune_the_interpreter
-from .reload import Parts, Reload
+from .reload import Reload
 from .run_file import RunState, hold_run_file
 from .shutdown import Shutdown
 from .state_sizes import StateSizes
 from .waits import Waits
 
-__all__ = ["Server", "TaskDied"]
+__all__ = ["Server", "TaskDied", "serve"]
 
 log = logging.getLogger("ingestd.server")
 
@@ -90,6 +92,8 @@ class Server:
             self._backends.must_be_shared(config)
         self.store = self._backends.store
         self.partitions = self._backends.partitions
+        self.of_tenant = self._backends.of_tenant
+        self.all_of_tenant = self._backends.all_of_tenant
         self.unusable_ids = UnusableIds(config.ids.unusable)
         self._losses = [
             LossRecovery(each.store, partial(self._recover, each), partition=each.name, partitions=len(self.partitions))
@@ -103,12 +107,6 @@ class Server:
         self._operators: list[OperatorsPart] = []
         self.config_path = os.path.abspath(config.source)
         self._run_state = RunState(pid=os.getpid(), config=self.config_path)
-
-    def of_tenant(self, tenant: str) -> Partition:
-        return self._backends.of_tenant(tenant)
-
-    def all_of_tenant(self, tenant: str) -> Sequence[Partition]:
-        return self._backends.all_of_tenant(tenant)
 
     def plugin(self, name: str) -> object | None:
         return self._generation.plugins.manager.get_plugin(name)
@@ -215,13 +213,11 @@ class Server:
             stack.push_async_callback(
                 self._drain, public, ingest, connections, stop, own_socket=EVENTS not in inherited
             )
-            parts = Parts(
+            reloading = Reload(
+                self, generation, self._read, self._set_generation,
                 partial(self._make_pipeline, backpressures=backpressures), show, backpressures[0], retentions, ingest,
                 connections, public, hosts, self._operators, consumers, metrics, sizes, clocks,
-            )  # fmt: skip
-            reloading = Reload(
-                self, generation, parts, read=self._read, applied=self._set_generation, notifier=self.notifier,
-                stop=stop, run_file=run_file, run_state=self._run_state,
+                self.notifier, stop, run_file, self._run_state,
             )  # fmt: skip
             self.watch(reloading.run(reload), name="reload")
             self._tell_ready(ingest, health)
@@ -310,10 +306,9 @@ class Server:
         self, problem: Callable[[], str | None], health: Health, retentions: Retentions, demands: Sequence[Demand]
     ) -> Operators:
         return Operators(
-            self._operators, self._generation.config, self._generation.validator, self.config_path,
-            lambda: self._events_at, self._metrics, problem, health.remark, retentions,
-            self.partitions, self._backends.placements, self.store, lambda: self._generation.plugins.hooks,
-            self.plugin, demands, self.unusable_ids, self._outcomes, self.watch,
+            self._operators, self, self._generation.config, self._generation.validator, lambda: self._events_at,
+            self._metrics, problem, health.remark, retentions, self._backends.placements,
+            lambda: self._generation.plugins.hooks, demands, self._outcomes,
         )  # fmt: skip
 
     def _show(self, consumers: PartitionConsumers, sizes: StateSizes, generation: Generation) -> None:
@@ -400,6 +395,13 @@ class Server:
             task.remove_done_callback(self._ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """`ingestd serve`: run the daemon until a signal ends it."""
+    configure_logs(config.logs)
+    read = partial(load_config, Path(config.source), arguments.set)
+    await Server(config, plugins, read=read, shared=arguments.shared).run()
 
 
 def _backpressures(options: HttpOptions, partitions: int) -> list[Backpressure]:

@@ -148,7 +148,7 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     manager = _register(loaded)
     _collect(manager, stores, sinks)
     wanted: list[tuple[str, str, _Offers[Any]]] = [
-        (_scheme(url), option, stores)
+        (url.partition(":")[0], option, stores)
         for option, url in [("store.url", config.store.url), ("journal.url", config.journal.url)]
         if url is not None
     ]
@@ -398,7 +398,3 @@ def _described(plugin: Plugin, manager: pluggy.PluginManager, sinks: _Offers[Any
     callers = manager.get_hookcallers(plugin.instance) or []
     hooks = tuple(sorted(caller.name for caller in callers))
     return replace(plugin, hooks=hooks, sinks=sinks.of(plugin.name), stores=stores.of(plugin.name))
-
-
-def _scheme(url: str) -> str:
-    return url.partition(":")[0]

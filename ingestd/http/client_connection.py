@@ -21,6 +21,7 @@ from ingestd.api.outcomes import Refusal
 
 if TYPE_CHECKING:
     from .connection_limits import Admitted, Connections
+    from .ingest import Exchange
 
 __all__ = ["Client", "Phase", "RequestReader", "StartRequest", "accept_queued", "head_of", "malformed"]
 
@@ -39,12 +40,6 @@ alone changes the phase. (Comparing strings takes half as long as looking up a m
 """
 
 
-class _Refusing(Protocol):
-    def refuse(self, refused: Refused) -> None: ...
-
-    def hold_back(self, send: Callable[[], None]) -> bool: ...
-
-
 class Client(ABC):
     def __init__(self, connections: Connections, admitted: Admitted) -> None:
         self.connections = connections
@@ -56,7 +51,7 @@ class Client(ABC):
         """Bytes in memory: of an incomplete request, of requests behind it, of unread answers."""
         self.unread = 0
         """Bytes of answers that the client has not taken."""
-        self.exchange: _Refusing | None = None
+        self.exchange: Exchange | None = None
         """The request whose headers have arrived. It writes its refusal."""
         connections.opened(self)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from tornado.web import RequestHandler
 
-from ingestd.api.backend import Partition
+from ingestd.api.hookspecs import Daemon
 from ingestd.api.options import Address
-from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.consumers.status import ConsumerTotals
 from ingestd.delivery import SinkStatus
@@ -20,10 +19,9 @@ from ingestd.pipeline.outcomes import Outcomes
 from ingestd.scheduling.demand import Demand
 from ingestd.storage.placements import Placements
 from ingestd.storage.retentions import Retentions
-from ingestd.support.unusable_ids import UnusableIds
 from ingestd.validation.validator import Validator
 
-__all__ = ["Operators", "OperatorsPart", "OpsRoute", "Shown", "Watch"]
+__all__ = ["Operators", "OperatorsPart", "OpsRoute", "Shown"]
 
 OpsRoute = tuple[str, type[RequestHandler], dict[str, Any]]
 """The path of a handler, and the arguments of its `initialize`."""
@@ -57,19 +55,16 @@ class OperatorsPart:
         """The daemon stops. End all answers that would go on."""
 
 
-class Watch(Protocol):
-    def __call__(self, work: Coroutine[Any, Any, None], *, name: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Operators:
     """A daemon as extensions see it in `register_routes`. They add their parts to `parts`."""
 
     parts: list[OperatorsPart]
+    daemon: Daemon
+    """As all plugins see it."""
     config: Config
     """The one at the start, like `validator`. `OperatorsPart.apply_options` gets later ones."""
     validator: Validator
-    config_path: str
     events_at: Callable[[], Address]
     """The address of the events' listener, once it listens."""
     metrics: Metrics
@@ -78,17 +73,9 @@ class Operators:
     remark: Callable[[], str | None]
     """What is wrong although the daemon is ready, or None."""
     retentions: Retentions
-    partitions: Sequence[Partition]
     placements: Placements
-    store: Store
-    """The store over all partitions."""
     hooks: Callable[[], Hooks]
     """The hooks of the present generation."""
-    plugin: Callable[[str], object | None]
-    """The loaded plugin of that name, or None."""
     demands: Sequence[Demand]
     """What events want of the event loop, of each partition: long work for operators gives way to them."""
-    unusable_ids: UnusableIds
     outcomes: Outcomes
-    watch: Watch
-    """Runs a task for the daemon's life, as `Daemon.watch`."""

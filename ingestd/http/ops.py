@@ -5,22 +5,23 @@ It must not be public.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from tornado.web import Application, RequestHandler
 
 from ingestd.config import OpsOptions
-from ingestd.observability.metrics.exposition import CONTENT_TYPE, Exposition
 from ingestd.support.addresses import ascii_domain, ip_address
 
 from .operators import OpsRoute
 
-__all__ = ["ForBrowsers", "OwnHosts", "make_ops_app"]
+__all__ = ["Exposition", "ForBrowsers", "OwnHosts", "make_ops_app"]
 
 log = logging.getLogger("ingestd.http")
 
@@ -127,6 +128,35 @@ class ReadyzHandler(OpsHandler):
         self.finish(f"{reason or 'ok'}{'' if remark is None else f', but {remark}'}\n")
 
 
+class Exposition:
+    """Renders a registry on its own thread, one rendering at a time.
+
+    Scrapes that arrive during a rendering share the next one. So no scrape gets numbers from before its arrival, and
+    many simultaneous scrapes cost two renderings.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        # Otherwise each counter would have a second sample, the time of its creation.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library declares no types here
+        self._registry = registry
+        # Not the loop's default threads: all of them may be waiting for a disk.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._current: asyncio.Future[bytes] | None = None
+        self._next: asyncio.Future[bytes] | None = None
+
+    async def render(self) -> bytes:
+        """Render the present values. An exception of a collector is raised."""
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._after(self._current))
+        return await asyncio.shield(self._next)  # a cancelled scrape must not cancel it for the others
+
+    async def _after(self, current: asyncio.Future[bytes] | None) -> bytes:
+        if current is not None:
+            await asyncio.wait([current])
+        self._current, self._next = self._next, None
+        return await asyncio.get_running_loop().run_in_executor(self._thread, generate_latest, self._registry)
+
+
 class MetricsHandler(OpsHandler):
     """The metrics in Prometheus' text format alone. Every scraper reads it, and another costs half as much again."""
 
@@ -135,7 +165,7 @@ class MetricsHandler(OpsHandler):
 
     async def get(self) -> None:
         text = await self.exposition.render()
-        self.set_header("Content-Type", CONTENT_TYPE)
+        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.finish(text)  # not awaited: the future raises if the client has disconnected
 
     def compute_etag(self) -> None:

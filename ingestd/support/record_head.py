@@ -32,6 +32,8 @@ class RecordHead(msgspec.Struct, rename="camel", frozen=True, gc=False):
     endpoint: str = ""
     timestamp: str = ""
     received_at: str = ""
+    decided_at: str = ""
+    erased_at: str = ""
     anonymous_id: Id = None
     user_id: Id = None
     session_id: str | None = None

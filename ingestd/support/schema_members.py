@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from .schema_references import References
+
 __all__ = ["OF_EVENT", "Kind", "Member", "Schemas"]
 
 Kind = Literal["text", "decimal", "integer", "boolean", "time", "date", "day", "json"]
@@ -44,19 +46,23 @@ OF_EVENT: Sequence[tuple[str, Kind, tuple[str, ...], str]] = (
 """Column, kind, path and description of the members of every event, besides those with a column in each sink."""
 
 
+_Form = tuple[Mapping[str, Any], str]
+"""A schema, and the `$id` of the file that it is in."""
+
+
 class Schemas:
     """Schemas by `$id`, for references from one to another."""
 
     def __init__(self, by_uri: Mapping[str, Mapping[str, Any]]) -> None:
         self._by_uri = by_uri
+        self._references = References(by_uri)
 
-    def members(self, schema: Mapping[str, Any]) -> Sequence[Member]:
-        return [*self._members(schema, schema, (), 1)]
+    def members(self, uri: str) -> Sequence[Member]:
+        """The members of the schema with this `$id`."""
+        return [*self._members(self._by_uri[uri], uri, (), 1)]
 
-    def _members(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...], depth: int
-    ) -> Iterator[Member]:
-        for name, forms in self._properties(schema, root).items():
+    def _members(self, schema: Mapping[str, Any], home: str, path: tuple[str, ...], depth: int) -> Iterator[Member]:
+        for name, forms in self._properties(schema, home).items():
             inner, kinds = (*path, name), {self._kind(form, home) for form, home in forms}
             description = next((str(each["description"]) for each, _ in forms if "description" in each), "")
             form, home = forms[0]
@@ -68,52 +74,39 @@ class Schemas:
                 kind = kinds.pop() if len(kinds) == 1 else "json"
                 yield Member(inner, "json" if kind in {"object", "array"} else kind, description)  # type: ignore[arg-type]
 
-    def _items(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Member]:
-        for form, home in self._forms(schema, root):
-            if isinstance(form.get("items"), dict) and self._kind(form["items"], home) == "object":
-                yield from self._members(form["items"], home, (), _DEEPEST - 1)
+    def _items(self, schema: Mapping[str, Any], home: str) -> Iterator[Member]:
+        for form, at in self._forms(schema, home):
+            if isinstance(form.get("items"), dict) and self._kind(form["items"], at) == "object":
+                yield from self._members(form["items"], at, (), _DEEPEST - 1)
 
-    def _properties(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any]
-    ) -> dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]]:
-        """The forms of each member, each with the file that it is in. Those of definitions come first."""
-        found: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
-        for form, home in self._forms(schema, root):
+    def _properties(self, schema: Mapping[str, Any], home: str) -> dict[str, list[_Form]]:
+        """The forms of each member. Those of definitions come first."""
+        found: dict[str, list[_Form]] = {}
+        for form, at in self._forms(schema, home):
             for name, inner in form.get("properties", {}).items():
                 if isinstance(inner, dict) and not _SURROGATE.search(name):  # no event has such a name
-                    found.setdefault(name, []).append((inner, home))
+                    found.setdefault(name, []).append((inner, at))
         return found
 
-    def _forms(
-        self, schema: Mapping[str, Any], root: Mapping[str, Any], seen: tuple[int, ...] = ()
-    ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """A schema and what it refers to or is composed of, each with the file that it is in."""
+    def _forms(self, schema: Mapping[str, Any], home: str, seen: tuple[int, ...] = ()) -> Iterator[_Form]:
+        """A schema and what it refers to or is composed of."""
         if id(schema) in seen:
             return
         seen = (*seen, id(schema))
         if "$ref" in schema:
-            target, home = self._resolve(str(schema["$ref"]), root)
+            at, target = self._references.target(home, schema["$ref"])
             if isinstance(target, dict):
-                yield from self._forms(target, home, seen)
+                yield from self._forms(target, at, seen)
         for word in ("allOf", "anyOf", "oneOf"):
             for part in schema.get(word, ()):
                 if isinstance(part, dict):
-                    yield from self._forms(part, root, seen)
-        yield schema, root
+                    yield from self._forms(part, home, seen)
+        yield schema, home
 
-    def _resolve(self, reference: str, root: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-        uri, _, pointer = reference.partition("#")
-        home = self._by_uri.get(uri, {}) if uri else root
-        target: Any = home
-        for step in pointer.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901
-            target = target.get(step) if isinstance(target, dict) else None
-        return target, home
-
-    def _kind(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    def _kind(self, schema: Mapping[str, Any], home: str) -> str:
         """The kind of its values; `json` if they may be of several. Null is of every kind."""
         kinds: set[str] = set()
-        for form, _ in self._forms(schema, root):
+        for form, _ in self._forms(schema, home):
             given = form.get("type", [])
             types = {*([given] if isinstance(given, str) else given)}
             values = form.get("enum", [form["const"]] if "const" in form else [])

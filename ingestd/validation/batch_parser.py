@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from ingestd.api.errors import BadRequest, SchemaFault, SchemaViolation
+from ingestd.api.errors import BadRequest
 from ingestd.scheduling.demand import Steps
 
 from .event_boundaries import split_batch
@@ -137,13 +137,7 @@ class BatchParser:
         raise self._wrong(f"expected array, got {_type_name(events)}", "type")
 
     def _wrong(self, message: str, reason: str) -> BadRequest:
-        pointer = f"/{self._member}"
-        return BadRequest(
-            f"{pointer}: {message}",
-            code="invalid_envelope",
-            errors=[SchemaViolation(pointer, message)],
-            fault=SchemaFault(pointer, reason),
-        )
+        return BadRequest.of_member(f"/{self._member}", message, reason)
 
 
 def _type_name(value: msgspec.Raw) -> str:

@@ -10,9 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urljoin
 
 import msgspec
+
+from ingestd.support.schema_references import REFERENCES, References
 
 if TYPE_CHECKING:
     from .fault_budget import FaultBudget
@@ -26,7 +27,6 @@ _LONGEST = 100  # characters of a number: long ones take long to read, and no pr
 _OTHER_TEXT = 1_000  # values that a text counts for if it is no plain decimal, since the event is mostly refused for it
 
 _NUMBERS = {"number", "integer"}
-_REFERENCES = ("$ref", "$dynamicRef")
 _WITH_LIST = ("allOf", "anyOf", "oneOf")
 _WITH_SCHEMA = ("then", "else")
 _OTHER_MEMBERS = ("additionalProperties", "unevaluatedProperties")
@@ -66,6 +66,7 @@ class NumberPlaces:
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         """`schemas` has the schema of each file by its URI."""
         self._schemas = schemas
+        self._references = References(schemas)
         self._places: dict[frozenset[int], _Place] = {}
 
     def read_decimals(self, uri: str, data: dict[str, Any], budget: FaultBudget) -> Sequence[ReadText]:
@@ -124,37 +125,11 @@ class NumberPlaces:
                 continue
             seen.add(id(schema))
             yield uri, schema
-            waiting += [self._target(uri, schema[keyword]) for keyword in _REFERENCES if keyword in schema]
+            # Each reference has a target, since the files have been checked.
+            waiting += [self._references.target(uri, schema[keyword]) for keyword in REFERENCES if keyword in schema]
             waiting += [(uri, inner) for keyword in _WITH_LIST for inner in schema.get(keyword, ())]
             waiting += [(uri, schema[keyword]) for keyword in _WITH_SCHEMA if keyword in schema]
             waiting += [(uri, inner) for inner in schema.get("dependentSchemas", {}).values()]
-
-    def _target(self, uri: str, reference: str) -> _Schema:
-        """The target of a reference. It has one, since the files have been checked."""
-        file, _, fragment = reference.partition("#")
-        if file:
-            uri = file if file in self._schemas else urljoin(uri, file)
-        target: Any = self._schemas[uri]
-        if fragment and not fragment.startswith("/"):
-            return uri, _anchored(target, fragment)
-        for token in fragment.split("/")[1:]:
-            step = unquote(token).replace("~1", "/").replace("~0", "~")
-            target = target[int(step)] if isinstance(target, list) else target[step]
-        return uri, target
-
-
-def _anchored(schema: Any, name: str) -> Any:
-    """The part of a file with this anchor."""
-    waiting = [schema]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            if name in {value.get("$anchor"), value.get("$dynamicAnchor")}:
-                return value
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return True
 
 
 class _TooMany(Exception):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import jsonschema_rs
 
 from ingestd.api.errors import ConfigError
+from ingestd.support.schema_references import References, subschemas
 
 __all__ = ["DRAFT", "SchemaFile", "complete_schemas", "json_pointer", "read_schemas", "schema_ids", "shorten"]
 
@@ -76,50 +78,26 @@ def read_schemas(directory: Path | None) -> list[SchemaFile]:
 def schema_ids(files: Iterable[SchemaFile]) -> dict[str, str]:
     """By event key, 12 hexadecimal digits of a hash of its schema and of all schemas that this one refers to."""
     files = list(files)
+    references = References({file.uri: file.schema for file in files})
     texts = {file.uri: json.dumps(file.schema, sort_keys=True) for file in files}
-    return {file.key: _schema_id(file.uri, texts) for file in files if file.key is not None}
 
+    def schema_id(uri: str) -> str:
+        content = "\n".join(texts[each] for each in sorted(references.files(uri)))
+        return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
-def _schema_id(uri: str, texts: Mapping[str, str]) -> str:
-    found, left = {uri}, [uri]
-    while left:
-        # A URI in another place than a reference counts too: the hash changes more often than it must.
-        text = texts[left.pop()]
-        new = {name for name in map(_without_fragment, _QUOTED.findall(text)) if name in texts} - found
-        found |= new
-        left += new
-    content = "\n".join(texts[each] for each in sorted(found))
-    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-
-
-_QUOTED = re.compile(r'"([A-Za-z][^"\\]*)"')
-
-
-def _without_fragment(reference: str) -> str:
-    return reference.partition("#")[0]
+    return {file.key: schema_id(file.uri) for file in files if file.key is not None}
 
 
 def complete_schemas(directory: Path | None) -> dict[str, Schema]:
-    """The schema of each event key, with the definitions that it uses in `$defs`. Raises `ConfigError`."""
-    every = read_schemas(directory)
-    definitions = {each.uri: each.schema for each in every if each.key is None}
-    return {each.key: _complete(each.schema, definitions) for each in every if each.key is not None}
+    """The schema of each event key, with the files that it uses in `$defs`. Raises `ConfigError`."""
+    schemas = {file.uri: file for file in read_schemas(directory)}
+    references = References({uri: file.schema for uri, file in schemas.items()})
 
+    def complete(file: SchemaFile) -> Schema:
+        used = {uri: schemas[uri].schema for uri in references.files(file.uri)[1:]}
+        return {**file.schema, "$defs": {**file.schema.get("$defs", {}), **used}} if used else file.schema
 
-def _complete(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    used: dict[str, Schema] = {}
-    waiting: list[Any] = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            uri = str(part.get("$ref", "")).partition("#")[0]
-            if uri in definitions and uri not in used:
-                used[uri] = definitions[uri]
-                waiting.append(definitions[uri])
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
-    return {**schema, "$defs": {**schema.get("$defs", {}), **used}} if used else schema
+    return {file.key: complete(file) for file in schemas.values() if file.key is not None}
 
 
 def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[SchemaFile]:
@@ -164,12 +142,17 @@ def _parse(name: str, entry: Traversable) -> Schema:
 def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> SchemaFile:
     if schema.get("$schema") != DRAFT:
         raise _fault(name, ["$schema"], f'expected "{DRAFT}"')
-    _check_form(name, schema, builtin=builtin)
+    try:
+        _form().validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        raise _fault(name, error.instance_path, error.message) from error
     uri = schema.get("$id", "")
     if not re.match("[A-Za-z][A-Za-z0-9+.-]*:", uri) or "#" in uri:
         raise _fault(name, ["$id"], 'expected an absolute URI without #, such as "urn:shop:schema:gift_wrapped"')
-    if not builtin:
-        _check_names(name, schema)
+    for inner, path in subschemas(schema):
+        for keyword in ("$id", "$schema"):
+            if path and keyword in inner:  # it could replace another schema
+                raise _fault(name, [*path, keyword], "allowed at the top of a file only")
     key = schema.get("title", "")
     if is_event:
         if not (0 < len(key) <= _MAX_KEY and key.isprintable() and key == key.strip()):
@@ -179,24 +162,10 @@ def _check(name: str, schema: Schema, *, is_event: bool, builtin: bool) -> Schem
     return SchemaFile(name, schema, key if is_event else None, builtin)
 
 
-def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
-    if builtin:
-        try:
-            jsonschema_rs.meta.validate(schema)
-        except jsonschema_rs.ValidationError as error:
-            raise _fault(name, error.instance_path, error.message) from error
-    else:
-        from .meta_schema import faults_of_form  # here and below: a start without a shop's own files is faster
-
-        for path, reason in faults_of_form(schema):
-            raise _fault(name, path, reason)
-
-
-def _check_names(name: str, schema: Schema) -> None:
-    from .meta_schema import faults_of_names
-
-    for path, reason in faults_of_names(schema):
-        raise _fault(name, path, reason)
+@cache
+def _form() -> jsonschema_rs.Validator:
+    """Finds what is no schema, also URIs and regular expressions that are none."""
+    return jsonschema_rs.Draft202012Validator({"$schema": DRAFT, "$ref": DRAFT}, validate_formats=True, offline=True)
 
 
 def _check_unique(schemas: Iterable[SchemaFile]) -> None:
@@ -216,11 +185,9 @@ def _check_unique(schemas: Iterable[SchemaFile]) -> None:
 
 
 def _check_references(schemas: Iterable[SchemaFile]) -> None:
-    from .meta_schema import References
-
-    references = References(file.schema for file in schemas)
+    references = References({file.uri: file.schema for file in schemas})
     for file in schemas:
-        for path, reason in references.faults(file.schema):
+        for path, reason in references.faults(file.uri):
             file.refuse(path, reason)
 
 

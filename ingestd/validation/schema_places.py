@@ -7,6 +7,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from ingestd.support.schema_references import subschemas
+
 from .schema_files import json_pointer, shorten
 
 __all__ = ["ITEM", "UNDECLARED", "declared_names", "schema_pointer"]
@@ -24,8 +26,6 @@ _ITEM = frozenset(["prefixItems", "items", "unevaluatedItems"])
 _WITH_ARGUMENT = frozenset([
     "properties", "patternProperties", "prefixItems", "allOf", "anyOf", "oneOf", "dependentSchemas",
 ])  # fmt: skip
-
-_VALUES = frozenset(["const", "default", "enum", "examples"])
 
 
 @lru_cache(maxsize=2_000)  # a flood of invalid bodies violates the same rules again and again
@@ -51,17 +51,6 @@ def _steps(keywords: tuple[str | int, ...]) -> Iterator[str]:
 
 def declared_names(schemas: Iterable[Any]) -> frozenset[str]:
     """The names of all members that the schemas declare, wherever they may stand."""
-    names: set[str] = set()
-    waiting = list(schemas)
-    while waiting:
-        schema = waiting.pop()
-        if isinstance(schema, list):
-            waiting += schema
-        elif isinstance(schema, dict):
-            parts = {keyword: part for keyword, part in schema.items() if keyword not in _VALUES}
-            properties = parts.pop("properties", None)
-            if isinstance(properties, dict):
-                names.update(properties)
-                waiting += properties.values()
-            waiting += parts.values()
-    return frozenset(names)
+    return frozenset(
+        [name for schema in schemas for inner, _ in subschemas(schema) for name in inner.get("properties", ())]
+    )

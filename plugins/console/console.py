@@ -22,23 +22,24 @@ __all__ = ["Console"]
 
 class Console(OperatorsPart):
     def __init__(self, operators: Operators) -> None:
+        daemon = operators.daemon
         self._live = LiveEvents(
-            disclosure_of(operators.config, operators.validator), operators.outcomes, operators.partitions
+            disclosure_of(operators.config, operators.validator), operators.outcomes, daemon.partitions
         )
         self._lines = recent_lines()
-        panels = Panels(operators.hooks, operators.store)
+        panels = Panels(operators.hooks, daemon.store)
         sources = Sources(
-            operators.metrics, operators.problem, operators.retentions, self._lines, operators.config_path,
+            operators.metrics, operators.problem, operators.retentions, self._lines, daemon.config_path,
             operators.remark,
         )  # fmt: skip
         self._overview = Overview(sources, panels.ask)
-        operators.watch(every("overview", self._overview.add_sample, first=0), name="overview")
-        self._dead_letters = DeadLetterPages(operators.partitions, operators.config_path, disclosure=self._disclosure)
+        daemon.watch(every("overview", self._overview.add_sample, first=0), name="overview")
+        self._dead_letters = DeadLetterPages(daemon.partitions, daemon.config_path, disclosure=self._disclosure)
         journeys = JourneyReader(
-            operators.hooks, operators.partitions, operators.placements, operators.unusable_ids,
+            operators.hooks, daemon.partitions, operators.placements, daemon.unusable_ids,
             disclosure=self._disclosure,
         )  # fmt: skip
-        self._sales = Sales(operators.plugin, operators.demands, disclosure=self._disclosure)
+        self._sales = Sales(daemon.plugin, operators.demands, disclosure=self._disclosure)
         self.routes = [
             *page_routes(self._overview.render, self._live),
             *data_routes(journeys, self._dead_letters, self._sales),

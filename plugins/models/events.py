@@ -18,7 +18,7 @@ def event_models(files: Sequence[SchemaFile], taken: Iterable[str], dialect: Dia
     """`taken` are names of other models. A shop's key never takes the name of a built-in one."""
     schemas = Schemas({file.uri: file.schema for file in files})
     found = {
-        file.key: (file, schemas.members(file.schema))
+        file.key: (file, schemas.members(file.uri))
         for file in sorted(files, key=lambda each: (not each.builtin, each.key or ""))
         if file.key is not None
     }

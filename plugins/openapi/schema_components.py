@@ -12,30 +12,20 @@ properties beside it move into the `allOf`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
+from ingestd.support.schema_references import REFERENCES, Path, inner_schemas, subschemas
 from ingestd.validation.schema_files import SchemaFile, json_pointer
 
 __all__ = ["SchemaComponents", "location"]
 
-Schema = dict[str, Any]
-_Path = tuple[str | int, ...]
-
-# The keywords of draft 2020-12 that contain schemas. The values of other keywords, such as `const`, are data.
-_WITH_SCHEMA = frozenset([
-    "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-])  # fmt: skip
-_WITH_LIST = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
-_WITH_NAMES = frozenset(["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"])
 
 _DEFINED = (("$defs",), ("definitions",))
 _OWN = ("type", "required", "properties", "patternProperties", "additionalProperties")
-_REFERENCES = ("$ref", "$dynamicRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
-_DROPPED = frozenset(["$id", "$schema", *_REFERENCES, *_ANCHORS])
+_DROPPED = frozenset(["$id", "$schema", *REFERENCES, *_ANCHORS])
 
 
 def location(name: str) -> str:
@@ -53,14 +43,14 @@ class SchemaComponents:
         self._anchors = {
             (file.uri, subschema[keyword]): json_pointer(path)
             for file in self._files
-            for path, subschema in _subschemas(file.schema, ())
+            for subschema, path in subschemas(file.schema)
             for keyword in _ANCHORS
             if keyword in subschema
         }
         self._inside = {
             (file.uri, json_pointer(path)): self.new_name(str(subschema.get("title") or path[-1]))
             for file in self._files
-            for path, subschema in _subschemas(file.schema, ())
+            for subschema, path in subschemas(file.schema)
             if path[-2:-1] in _DEFINED
             or (file.key is None and path[-2:-1] == ("properties",) and subschema.get("type") == "object")
         }
@@ -68,7 +58,7 @@ class SchemaComponents:
         self._heirs = {
             (file.uri, json_pointer(path)): len(subschema.get("allOf", [])) + len(_references(subschema))
             for file in self._files
-            for path, subschema in _subschemas(file.schema, ())
+            for subschema, path in subschemas(file.schema)
             if "properties" in subschema and _references(subschema)
         }
         """The places in `allOf` of the properties beside a reference, by file and location of the schema."""
@@ -95,12 +85,12 @@ class SchemaComponents:
             made[self._names[file.uri]] = self._convert(file.schema, file.uri, (), made)
         return made
 
-    def _convert(self, schema: Any, base: str, path: _Path, components: dict[str, Any]) -> Any:
+    def _convert(self, schema: Any, base: str, path: Path, components: dict[str, Any]) -> Any:
         """The schema at a path of the file `base`. Components inside of it are added to `components`."""
         if not isinstance(schema, dict):  # true or false
             return schema
         made = {keyword: _shallow(value) for keyword, value in schema.items() if keyword not in _DROPPED}
-        for steps, inner in _inner(schema):
+        for inner, steps in inner_schemas(schema):
             holder: Any = made
             for step in steps[:-1]:
                 holder = holder[step]
@@ -137,28 +127,9 @@ class SchemaComponents:
         return found
 
 
-def _references(schema: Schema) -> list[str]:
-    return [schema[keyword] for keyword in _REFERENCES if keyword in schema]
+def _references(schema: Mapping[str, Any]) -> list[str]:
+    return [schema[keyword] for keyword in REFERENCES if keyword in schema]
 
 
 def _shallow(value: Any) -> Any:
     return value.copy() if isinstance(value, dict | list) else value
-
-
-def _inner(schema: Schema) -> Iterator[tuple[_Path, Any]]:
-    """The schemas directly inside of a schema, each with its path."""
-    for keyword, value in schema.items():
-        if keyword in _WITH_SCHEMA:
-            yield (keyword,), value
-        elif keyword in _WITH_LIST:
-            yield from (((keyword, index), inner) for index, inner in enumerate(value))
-        elif keyword in _WITH_NAMES:
-            yield from (((keyword, name), inner) for name, inner in value.items())
-
-
-def _subschemas(schema: Any, path: _Path) -> Iterator[tuple[_Path, Schema]]:
-    """A schema and all schemas inside of it, each with its path."""
-    if isinstance(schema, dict):
-        yield path, schema
-        for step, inner in _inner(schema):
-            yield from _subschemas(inner, (*path, *step))

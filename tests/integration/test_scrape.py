@@ -19,9 +19,8 @@ from tornado.testing import bind_unused_port
 from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import Outcome, Refusal
 from ingestd.config import OpsOptions
-from ingestd.http.ops import OwnHosts, make_ops_app
+from ingestd.http.ops import Exposition, OwnHosts, make_ops_app
 from ingestd.observability.metrics import Metrics
-from ingestd.observability.metrics.exposition import Exposition
 from ingestd.validation.validator import Validator
 from tests.support.daemon import PATIENCE
 from tests.support.scrape import parse

@@ -119,7 +119,7 @@ def test_kinds_follow_the_schema() -> None:
     )  # fmt: skip
     found: dict[str, Member] = {
         "/".join(each.path): each
-        for each in Schemas({each.uri: each.schema for each in (shared, whole)}).members(whole.schema)
+        for each in Schemas({each.uri: each.schema for each in (shared, whole)}).members(whole.uri)
     }
     assert {name: each.kind for name, each in found.items()} == {
         "a": "text", "deep/self/self": "json", "one": "text", "n": "decimal", "null": "decimal", "either": "json",
@@ -127,6 +127,22 @@ def test_kinds_follow_the_schema() -> None:
     }  # fmt: skip
     assert [each.kind for each in found["lines"].items] == ["boolean"]
     assert not found["numbers"].items
+
+
+def test_members_are_found_by_any_reference() -> None:
+    by_uri: dict[str, dict[str, Any]] = {
+        "https://shop.example/gift": {"properties": {"box": {"$ref": "box"}, "card": {"$ref": "box#card"}}},
+        "https://shop.example/box": {
+            "type": "object",
+            "properties": {"size": {"type": "number"}},
+            "$defs": {"a": {"$anchor": "card", "oneOf": [{"$ref": "#/$defs/b~1c/anyOf/0"}]}, "b/c": {"anyOf": [_TEXT]}},
+        },
+    }
+    found = Schemas(by_uri).members("https://shop.example/gift")
+    assert [(each.path, each.kind) for each in found] == [(("box", "size"), "decimal"), (("card",), "text")]
+
+
+_TEXT = {"type": "string"}
 
 
 def _table(columns: Sequence[Column]) -> str:

@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from ingestd.api.errors import BadRequest
-from ingestd.validation.meta_schema import References, faults_of_form, faults_of_names
-from ingestd.validation.schema_files import SchemaFile, schema_ids
+from ingestd.support.schema_references import References, subschemas
+from ingestd.validation.schema_files import DRAFT, SchemaFile, complete_schemas, read_schemas, schema_ids
 from ingestd.validation.validator import Validator
 from tests.support.event_keys import KEYS, KNOWN_FIELDS, wanted_type
 
@@ -58,11 +60,13 @@ def test_the_validator_knows_the_keys_and_their_files() -> None:
 
 
 def test_the_files_are_schemas_of_the_draft_and_refer_to_one_another() -> None:
-    """Checked by `jsonschema` and `referencing`. A start checks only the files of a shop with them."""
-    schemas = [json.loads(entry.read_text(encoding="utf-8")) for entry in schema_files()]
+    """Checked by `jsonschema`, which is independent of ingestd."""
+    schemas = {each["$id"]: each for each in (json.loads(file.read_text(encoding="utf-8")) for file in schema_files())}
     references = References(schemas)
-    for schema in schemas:
-        assert [*faults_of_form(schema), *faults_of_names(schema), *references.faults(schema)] == []
+    for uri, schema in schemas.items():
+        Draft202012Validator.check_schema(schema)
+        assert [path for inner, path in subschemas(schema) if path and {"$id", "$schema"} & inner.keys()] == []
+        assert [*references.faults(uri)] == []
 
 
 @pytest.mark.parametrize("entry", schema_files(), ids=lambda entry: entry.name)
@@ -189,3 +193,25 @@ def test_the_hash_of_a_schema_changes_with_all_that_it_refers_to_and_with_nothin
     assert schema_ids(files_of()[::-1]) == before
     assert schema_ids(files_of(box="number")) == before | {"Gift": schema_ids(files_of(box="number"))["Gift"]} != before
     assert schema_ids(files_of(other="number"))["Gift"] == before["Gift"]
+
+
+def test_a_complete_schema_has_all_files_that_it_refers_to(tmp_path: Path) -> None:
+    def write(name: str, **members: Any) -> dict[str, Any]:
+        schema = {"$schema": DRAFT, "$id": f"https://shop.example/{name}", "type": "object", **members}
+        path = tmp_path / (f"{name}.json" if "title" in members else f"definitions/{name}.json")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(schema), encoding="utf-8")
+        return schema
+
+    deep = write("deep", properties={"name": {"type": "string"}})
+    box = write("box", properties={"inner": {"$ref": "deep"}})
+    note = write("note", title="Note", properties={"text": {"type": "string"}})
+    gift = write("gift", title="Gift", properties={"box": {"$ref": "box"}, "note": {"$ref": note["$id"]}})
+    complete = complete_schemas(tmp_path)
+    assert complete["Gift"] == {**gift, "$defs": {each["$id"]: each for each in (box, note, deep)}}
+    assert complete["Note"] == note
+    files = read_schemas(tmp_path)
+    before = schema_ids(files)
+    deep["properties"] = {"name": {"type": "number"}}
+    write("deep", **deep)
+    assert {key for key, id_ in schema_ids(read_schemas(tmp_path)).items() if id_ != before[key]} == {"Gift"}

@@ -14,8 +14,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ingestd import __version__
-from ingestd.api.errors import Refused
-from ingestd.api.events import Endpoint
 from ingestd.api.outcomes import IgnoredTimestamp, Refusal
 from ingestd.api.store import Store
 from ingestd.consumers.status import ConsumerTotals
@@ -24,7 +22,7 @@ from ingestd.observability.loop_monitor import COLLECTOR, CORE
 from ingestd.observability.unusable_id_reports import IdField
 from ingestd.storage.retentions import Retentions
 
-from .counts import BOUNDS, Counts, RequestCounter
+from .counts import BOUNDS, RequestCounter
 from .refusals import RefusalCounter
 
 __all__ = ["Metrics"]
@@ -51,11 +49,12 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=self.registry)
         gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         self._requests = RequestCounter()
-        self.count = self._requests.count
-        self.took = self._requests.took
+        self.count, self.took = self._requests.count, self._requests.took
+        self.accepted, self.counts = self._requests.accepted, self._requests.counts
         self.registry.register(self._requests)
         self.refusals = RefusalCounter()
         """Counts refused events and identify requests by reason."""
+        self.count_refusal = self.refusals.count
         self.registry.register(self.refusals)
         self.waiting = gauge("ingestd_waiting_events", "Events that wait for their commit at this moment.")
         self.batches = gauge("ingestd_waiting_batches", "Batches and large events that are in progress at this moment.")
@@ -69,16 +68,16 @@ class Metrics:
         self.buffered = gauge(
             "ingestd_http_buffered_bytes", "Bytes of requests that have begun and have no answer yet."
         )
-        self._refused = self._count_by(
+        self.refused = self._count_by(
             "ingestd_http_refused", "Connections and requests refused by the HTTP server.", "reason", Refusal
         )
-        self._ignored_timestamps = self._count_by(
+        self.timestamp_ignored = self._count_by(
             "ingestd_timestamps_ignored",
             "Ignored timestamps of events and identify requests, for which the time of receipt applies.",
             "reason",
             IgnoredTimestamp,
         )
-        self._unusable_ids = self._count_by(
+        self.unusable_id = self._count_by(
             "ingestd_unusable_ids", "Unusable ids of events and identify requests.", "field", IdField
         )
         self.texts_as_numbers = counter(
@@ -121,26 +120,15 @@ class Metrics:
             __version__, platform.python_version()
         ).set(1)
 
-    def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> dict[_Value, Callable[[], None]]:
-        """Make a counter with one label. Returns a function for each value of the label, which counts it."""
+    def _count_by(self, name: str, help: str, label: str, values: type[_Value]) -> Callable[[_Value], None]:
+        """Make a counter with one label. Returns a function that counts a value of the label."""
         counter = Counter(name, help, [label], registry=self.registry)
-        return {value: counter.labels(value.value).inc for value in values}
-
-    def count_refusal(self, endpoint: Endpoint, key: str, refused: Refused, events: int = 1) -> None:
-        """Count the reason for refused events, or identify requests, of one key. `key` is as for `count`."""
-        self.refusals.count(endpoint, key, refused, events)
-
-    def accepted(self) -> int:
-        """The number of events accepted since the start."""
-        return self._requests.accepted()
+        counts = {value: counter.labels(value.value).inc for value in values}
+        return lambda value: counts[value]()
 
     def session_begun(self) -> None:
         """Count a session begun by an event or identify request."""
         self._requests.sessions += 1
-
-    def refused(self, reason: Refusal) -> None:
-        """Count a connection or request refused by the HTTP server."""
-        self._refused[reason]()
 
     def batch_refused(self, by: str) -> None:
         """Count a batch or large event that finds no room. `by` is the bound: `key`, `address` or `all`."""
@@ -150,18 +138,6 @@ class Metrics:
         """Count one call by which a plugin, a sink or a consumer held the event loop."""
         self._loop_holds.labels(holder).inc()
         self._loop_held.labels(holder).inc(seconds)
-
-    def timestamp_ignored(self, reason: IgnoredTimestamp) -> None:
-        """Count an ignored `timestamp`."""
-        self._ignored_timestamps[reason]()
-
-    def unusable_id(self, field: IdField) -> None:
-        """Count an unusable id."""
-        self._unusable_ids[field]()
-
-    def counts(self) -> Counts:
-        """The counts since the start. Any thread may call it."""
-        return self._requests.counts()
 
     def show_consumers(self, consumers: Iterable[ConsumerTotals]) -> None:
         """Show exactly these consumers, including the consumers of sinks, at every scrape."""

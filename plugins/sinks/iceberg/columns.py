@@ -120,7 +120,8 @@ def columns_of_events(
     found: dict[str, list[Column]] = {}
     for key, schema in sorted(schemas.items()):
         used: set[str] = set()
-        for member in Schemas(schema.get("$defs", {})).members(schema):
+        uri = schema.get("$id", "")
+        for member in Schemas({**schema.get("$defs", {}), uri: schema}).members(uri):
             name = snake_case("/".join(member.path))
             name = f"data_{name}" if name in taken else name
             if name in used or types.setdefault(name, arrow_type(member.kind)) != arrow_type(member.kind):

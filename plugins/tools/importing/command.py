@@ -14,7 +14,7 @@ from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.hookspecs import Daemon
 from ingestd.api.journal import Journal
-from ingestd.cli.command_daemon import CommandDaemon
+from ingestd.cli.main import CommandDaemon
 from ingestd.config import Config
 from ingestd.delivery import make_sink_consumer
 from ingestd.hooks.loader import Plugins
