@@ -1,4 +1,8 @@
-"""Checks the body of a request: first its JSON, then its envelope, then its data."""
+"""Checks the body of a request: first its JSON, then its envelope, then its data.
+
+`jsonschema` checks a shop's schemas when they are read (`schema_files`). `jsonschema_rs` then checks the events. It
+gives the same results and is a hundred times faster.
+"""
 
 from __future__ import annotations
 

@@ -524,7 +524,6 @@ def test_the_documented_example_works(tmp_path: Path) -> None:
         ({"unevaluatedProperties": False, "properties": {"a": {}}}, {"a": 1, "b": 2}, {"/data/b"}),
         ({"properties": {"a": {"enum": ["x" * 5000]}}}, {"a": 1}, {"/data/a"}),
         ({"properties": {"a": {"pattern": "^(a+)+$"}}}, {"a": "a" * 5000 + "b"}, {"/data/a"}),
-        ({"properties": {name: {"pattern": r"^\p{Lu}"} for name in "ab"}}, {"a": "żuk", "b": "Żuk"}, {"/data/a"}),
         ({"properties": {"a": {"type": ["integer", "string"]}}}, {"a": 1.5}, {"/data/a"}),
         ({"properties": {"a": {"minimum": 3}, "b": False}}, {"a": 1, "b": 1}, {"/data/a", "/data/b"}),
         ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}, {"a": 1}, {"/data/a"}),
@@ -557,13 +556,12 @@ def broken() -> Iterator[Any]:
     yield case("no $id", {k: v for k, v in good.items() if k != "$id"}, "gift.json#/$id: expected an absolute URI")
     yield case("relative $id", {**good, "$id": "gift.json"}, "gift.json#/$id: expected an absolute URI")
     yield case("fragment in $id", {**good, "$id": "urn:shop:gift#"}, "gift.json#/$id: expected an absolute URI")
-    yield case("$id of no URI", {**good, "$id": "urn:shop:größe"}, "gift.json#/$id: .* is not a .uri-reference")
-    yield case("$id of no string", {**good, "$id": 1}, 'gift.json#/$id: 1 is not of type "string"')
+    yield case("$id of no string", {**good, "$id": 1}, "gift.json#/$id: 1 is not of type 'string'")
     yield case("no title", {k: v for k, v in good.items() if k != "title"}, "gift.json#/title: expected the event key")
     yield case("empty title", {**good, "title": ""}, "gift.json#/title: expected the event key")
     yield case("blank at the end of the title", {**good, "title": "Gift "}, "gift.json#/title: expected the event key")
     yield case("long title", {**good, "title": "G" * 101}, "gift.json#/title: expected the event key")
-    yield case("title of no string", {**good, "title": 5}, 'gift.json#/title: 5 is not of type "string"')
+    yield case("title of no string", {**good, "title": 5}, "gift.json#/title: 5 is not of type 'string'")
     yield case("no type", {k: v for k, v in good.items() if k != "type"}, 'gift.json#/type: expected "object"')
     yield case("type array", {**good, "type": "array"}, 'gift.json#/type: expected "object"')
     yield case("a built-in key", {**good, "title": "Order Completed"}, "gift.json#/title: .* built-in event key")
@@ -571,7 +569,7 @@ def broken() -> Iterator[Any]:
         "a built-in $id", {**good, "$id": "urn:ingestd:definition:order"}, "gift.json#/$id: .* definitions/order.json"
     )
     wrong = {**good, "properties": {"a/b": {"type": "text"}}}
-    yield case("no JSON Schema", wrong, 'gift.json#/properties/a~1b/type: "text" is not')
+    yield case("no JSON Schema", wrong, "gift.json#/properties/a~1b/type: 'text' is not")
     wrong = {**good, "properties": {"a": {"items": {"$ref": "urn:shop:schema:card"}}}}
     yield case("nowhere", wrong, "gift.json#/properties/a/items/$ref: .*urn:shop:schema:card")
     yield case("no such place", {**good, "$ref": "#/$defs/card"}, "gift.json#/$ref: .*#/$defs/card")
@@ -582,9 +580,9 @@ def broken() -> Iterator[Any]:
     wrong = {**good, "properties": {"a": {"$id": "urn:ingestd:definition:order"}}}
     yield case("an $id inside", wrong, "gift.json#/properties/a/$id: allowed at the top of a file only")
     wrong = {**good, "properties": {"a": {"pattern": "("}}}
-    yield case("no pattern", wrong, r'gift.json#/properties/a/pattern: "\(" is not a "regex"')
+    yield case("no pattern", wrong, r"gift.json#/properties/a/pattern: '\(' is not a 'regex'")
     wrong = {**good, "properties": {"a": {"pattern": r"(?P<n>a)(?P=n)"}}}
-    yield case("a pattern of Python only", wrong, "gift.json#/properties/a/pattern: .* is not a .regex")
+    yield case("a pattern of Python only", wrong, "gift.json#/properties/a/pattern: cannot be compiled")
 
 
 @pytest.mark.parametrize(("content", "message"), list(broken()))
