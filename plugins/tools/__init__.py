@@ -164,7 +164,7 @@ def _commands() -> Iterator[Command]:
     )
     yield Command(
         "schemas check",
-        f"{__name__}.contracts.check:check_schemas",
+        f"{__name__}.contracts.trial:check_schemas",
         "name the stored events that the schemas of the configuration would refuse, and exit 1 if there are any",
         ["ingestd schemas check --against 7d", "ingestd schemas check --against 1d --config new.toml --json"],
         arguments.of_schema_check,

@@ -14,7 +14,7 @@ from ingestd.api.journal import Journal
 from ingestd.storage.copy_mark import CopyMark, Regrouping, put_mark
 
 from ..forget.traces import ERASURE
-from .journals import records_of
+from ..journal_reading import positions_of, records_of
 from .sides import Side
 
 __all__ = ["Cut", "RecordCopy", "cuts_of", "in_order", "is_within", "lowest", "merged", "regrouping_of"]
@@ -32,7 +32,7 @@ async def cuts_of(source: Sequence[Side]) -> list[Cut]:
     cursors, bounds = [], []
     for side in source:
         extent = await side.journal.extent()
-        cursors.append({cursor.name: cursor.position for cursor in await side.journal.cursors()})
+        cursors.append(await positions_of(side.journal))
         bounds.append((extent.first - 1, extent.last))
     found = []
     for name in sorted({name for some in cursors for name in some}):

@@ -16,14 +16,14 @@ from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.output import columns, write, write_json, write_result
 from ingestd.config import Config
-from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record
+from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, whole_record
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.support.record_head import read_head
 from ingestd.support.terminal import cut, printable, table
 
-from .durable import read_durable, read_progress
+from .durable import letters_of, read_durable
 from .given import Given, Outcome
 from .partitions import check_configured, check_known, find_partition, known_sinks, named
 from .progress_bar import ProgressBar
@@ -224,11 +224,8 @@ def _count(chosen: _Chosen) -> int:
 
 async def _read(name: str, partition: Partition, numbers: Sequence[int] | None = None) -> AsyncIterator[_Found]:
     """All dead letters of a sink in a partition, or the letters with these numbers."""
-    progress = await read_progress(partition.store, name)
-    if progress is not None:
-        state = partition.store.begin(times.now())
-        async for letter in read_letters(state, name, 0, progress.letters, numbers):
-            yield _Found(partition.name, letter)
+    async for letter in letters_of(partition.store, name, numbers):
+        yield _Found(partition.name, letter)
 
 
 def _facts(name: str, found: _Found) -> dict[str, Any]:
