@@ -11,7 +11,7 @@ from ingestd.api import times
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
-from ingestd.api.output import write, write_json, write_result
+from ingestd.api.output import write, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import Replay, give_command
 from ingestd.hooks.loader import Plugins
@@ -23,7 +23,7 @@ from .given import Given, Outcome
 from .moments import Point, first_since
 from .partitions import check_configured, find_partition, in_each
 from .progress_bar import ProgressBar
-from .running import Run, check_ready, leave, make_feeder, waiting
+from .running import Run, check_ready, conclude, make_feeder, waiting
 
 __all__ = ["replay"]
 
@@ -52,11 +52,8 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
         if outcome.interrupted is None:
             bar.show(count)
         bar.close()
-        if arguments.json:
-            write_json(_facts(name, plans, given, outcome))
-        elif outcome.interrupted is None:
-            write(_result(name, outcome))
-        leave(name, outcome, quiet=arguments.json)
+        facts = _facts(name, plans, given, outcome)
+        conclude(name, outcome, facts, _result(name, outcome), as_json=arguments.json)
     missing.check("its records are not replayed")
 
 

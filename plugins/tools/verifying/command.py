@@ -79,12 +79,11 @@ class Result:
         yield from table([("DAY", "EXPECTED", "MISSING", "TOO MANY"), *rows])
         if self.dead:
             yield f"{self.dead} of that time are dead letters: ingestd sinks dead-letters list {sink}"
-        facts = self.facts(sink)
-        for each in facts["missingIds"][:_SHOWN]:
-            yield f"missing: {printable(each['id'])}, position {each['position']}"
-        for id_ in facts["tooManyIds"][:_SHOWN]:
+        for id_, place in self.missing_ids[:_SHOWN]:
+            yield f"missing: {printable(id_)}, position {place}"
+        for id_ in self.extra_ids[:_SHOWN]:
             yield f"too many: {printable(id_)}"
-        if facts["missing"]:
+        if self.missing_ids:
             yield f"ingestd sinks replay {sink} --from POSITION --to POSITION writes records again"
 
     def _days(self) -> Iterator[tuple[str, int, int, int]]:
