@@ -67,13 +67,13 @@ def _commands() -> Iterator[Command]:
     )
     yield Command(
         "store acknowledge-loss",
-        f"{__name__}.mending:acknowledge_loss",
+        f"{__name__}.moving.command:acknowledge_loss",
         "go on without the data that the store has lost",
         ["ingestd store acknowledge-loss"],
     )
     yield Command(
         "store upgrade",
-        f"{__name__}.mending:upgrade",
+        f"{__name__}.moving.command:upgrade",
         "upgrade the store of an earlier version, without a running daemon, and keep a copy",
         ["ingestd store upgrade", "ingestd store upgrade --no-copy"],
         arguments.of_upgrade,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import AsyncIterator, Sequence
-from operator import attrgetter
+from heapq import heapify, heappop, heapreplace
 
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.events import Record
@@ -13,7 +12,7 @@ from ingestd.delivery.sink_consumer import PREFIX
 
 from .sinks.moments import first_since
 
-__all__ = ["RecordReader", "pages_of", "positions_of", "records_of", "sinks_of"]
+__all__ = ["RecordReader", "merged", "pages_of", "positions_of", "records_of", "sinks_of"]
 
 _PAGE = 500
 
@@ -43,6 +42,23 @@ async def sinks_of(journal: Journal) -> list[str]:
     return [name.removeprefix(PREFIX) for name in await positions_of(journal) if name.startswith(PREFIX)]
 
 
+async def merged(streams: Sequence[AsyncIterator[Record]]) -> AsyncIterator[tuple[int, Record]]:
+    """The records of several journals by time, each with the index of its journal, in the order of each journal."""
+    heads = []
+    for index, stream in enumerate(streams):
+        if (record := await anext(stream, None)) is not None:
+            heads.append((record.at, index, record))
+    heapify(heads)
+    while heads:
+        _, index, record = heads[0]
+        yield index, record
+        following = await anext(streams[index], None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following.at, index, following))
+
+
 class RecordReader:
     """`missing` has the partitions that cannot be read. The others are read nevertheless.
 
@@ -51,72 +67,42 @@ class RecordReader:
 
     def __init__(self, partitions: Sequence[Partition], since: int = 0) -> None:
         self.missing = MissingPartitions(partitions)
+        self._partitions = partitions
         self._since = since
-        self._sources = [_Source(partition) for partition in partitions]
+        self._positions: dict[str, int] = {}
+        """By partition, the position of the last record that was read."""
 
     def again(self) -> RecordReader:
         """A reader that begins with the oldest records."""
-        return RecordReader([source.partition for source in self._sources])
+        return RecordReader(self._partitions)
 
     async def pages(self) -> AsyncIterator[Sequence[Record]]:
         """The records after those of earlier calls, up to the newest ones at the time of the call.
 
         Within a partition, the records keep the order of the journal.
         """
-        for source in self._sources:
-            with self.missing.tolerating(source.partition):
-                await source.reach_end(self._since)
-        while there := await self._sources_with_page():
-            # The journal whose page ends first may go on with earlier records than those of the other pages.
-            until = min(max(record.at for record in source.page) for source in there)
-            taken = [source.take(until) for source in there]
-            yield taken[0] if len(taken) == 1 else [*heapq.merge(*taken, key=attrgetter("at"))]
+        page: list[Record] = []
+        async for _, record in merged([self._rest_of(each) for each in self._partitions]):
+            page.append(record)
+            if len(page) == _PAGE:
+                yield page
+                page = []
+        if page:
+            yield page
 
-    async def _sources_with_page(self) -> list[_Source]:
-        for source in self._sources:
-            if not source.page:
-                with self.missing.tolerating(source.partition):
-                    await source.fill()
-        return [source for source in self._sources if source.page]
+    async def _rest_of(self, partition: Partition) -> AsyncIterator[Record]:
+        with self.missing.tolerating(partition):
+            journal = partition.journal
+            if partition.name not in self._positions:
+                begin = await first_since(journal, await journal.extent(), self._since) if self._since else 1
+                self._positions[partition.name] = begin - 1
+            async for record in records_of(journal, self._positions[partition.name], await journal.last()):
+                self._positions[partition.name] = record.position
+                yield record
 
     async def has_lost_records(self) -> bool:
         """Whether a journal ends before the last record that was read."""
-        for source in self._sources:
-            if await source.partition.journal.last() < source.position:
+        for partition in self._partitions:
+            if await partition.journal.last() < self._positions.get(partition.name, 0):
                 return True
         return False
-
-
-class _Source:
-    """A journal that is read in order."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.position = 0
-        """The position of the last record that was read."""
-        self.last = 0
-        """The position at which reading ends."""
-        self.page: Sequence[Record] = ()
-        """Records that were read and not taken yet."""
-
-    async def reach_end(self, since: int) -> None:
-        """Read up to the present end, from now on. The first time, skip the records received before `since`."""
-        journal = self.partition.journal
-        if since and not self.last:
-            self.position = await first_since(journal, await journal.extent(), since) - 1
-        self.last = await journal.last()
-
-    async def fill(self) -> None:
-        if self.position >= self.last:
-            return
-        read = await self.partition.journal.read(self.position, _PAGE)
-        self.page = [record for record in read if record.position <= self.last]
-        # Without records, retention has removed them.
-        self.position = self.page[-1].position if self.page else self.last
-
-    def take(self, until: int) -> Sequence[Record]:
-        """The next records, up to the first one after that time."""
-        page = self.page
-        count = next((index for index, record in enumerate(page) if record.at > until), len(page))
-        self.page = page[count:]
-        return page[:count]
