@@ -21,7 +21,7 @@ from .known_keys import HOME
 from .ledger import KindDigest, Ledger
 from .sides import Side
 from .sink_shares import SINK_KINDS
-from .states import StateCopy, refuse_differences, verified
+from .states import StateCopy, verified
 
 __all__ = [
     "Compared", "RecordComparison", "Span", "compare_all", "compare_partition", "compare_regrouped", "compare_sides",
@@ -237,8 +237,7 @@ async def compare_partition(source: Side, target: Side, after: int, ledger: Ledg
     span = Span([max(after, extent.first - 1)], [extent.last])
     (journal,) = await RecordComparison([source], [target], ()).compare(span, span, repair=copying)
     copy = f"partition {target.name} of the copy" if target.name else "the copy"
-    (state,), differences = await verified([target], ledger, remove=copying)
-    refuse_differences(differences, copy)
+    (state,) = await verified([target], ledger, remove=copying, copy=copy)
     mine, others = await cursors_of(source.journal), await cursors_of(target.journal)
     if cursors := sorted(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)):
         raise CommandError(f"{copy} differs from the source in the cursors of {', '.join(cursors)}")
@@ -272,8 +271,7 @@ async def compare_all(
     journals = await comparison.compare(ours, theirs, repair=copying)
     if cursors := comparison.differing_cursors():
         raise CommandError(f"the copy differs from the source in the cursors of {', '.join(cursors)}")
-    state, differences = await verified(target, ledger, remove=copying)
-    refuse_differences(differences)
+    state = await verified(target, ledger, remove=copying)
     counted = [len(await side.journal.cursors()) for side in target]
     names = [side.name for side in target]
     return [Compared(*each) for each in zip(names, journals, state, counted, strict=True)]
