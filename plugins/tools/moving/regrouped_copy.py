@@ -8,6 +8,7 @@ from contextlib import closing
 from functools import partial
 
 from ingestd.api import times
+from ingestd.api.contents import kind_of
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.delivery.progress import PROGRESS
@@ -124,7 +125,7 @@ class RegroupedCopy:
             self._known.is_complete = not any(done) and set_cursors
             for index, side in enumerate(self._target):
                 async for part in parts_of(side.contents):
-                    self._known.keep([entry for entry in part if not _is_of_sink(entry.key)], index)
+                    self._known.keep([entry for entry in part if kind_of(entry.key) not in SINK_KINDS], index)
         begins = map(max, done, [first - 1 for first in await firsts_of(self._source)])
         count = sum(max(0, end - begin) for begin, end in zip(begins, cuts[-1].positions, strict=True))
         bar = ProgressBar(count, "records", quiet=self._quiet)
@@ -205,10 +206,6 @@ class RegroupedCopy:
     async def _target_ends(self) -> list[int]:
         begin = regrouping_of(self._marks[0]).begin
         return [max(begin, end) for end in await ends_of(self._target)]
-
-
-def _is_of_sink(key: str) -> bool:
-    return key.partition(":")[0] in SINK_KINDS
 
 
 def counts(unknown: Counter[str]) -> str:
