@@ -11,26 +11,7 @@ from ingestd.api.backend import Partition
 from ingestd.api.check_result import CheckResult
 from ingestd.cli.command_line import JSON, JSON_LINES, Command, CommandLine
 
-from . import completion, reload, systemd_units
-from .arguments import (
-    add_backup_arguments,
-    add_catalogue_arguments,
-    add_compare_arguments,
-    add_copy_arguments,
-    add_expire_arguments,
-    add_export_arguments,
-    add_forget_arguments,
-    add_import_arguments,
-    add_lake_arguments,
-    add_load_arguments,
-    add_place_arguments,
-    add_restore_arguments,
-    add_schema_check_arguments,
-    add_upgrade_arguments,
-    add_verify_arguments,
-    add_webhook_arguments,
-)
-from .sinks.table import sink_commands
+from . import arguments, completion, reload, systemd_units
 
 if TYPE_CHECKING:
     from ingestd.validation.validator import Validator
@@ -86,23 +67,23 @@ def _commands() -> Iterator[Command]:
     )
     yield Command(
         "store acknowledge-loss",
-        f"{__name__}.mending:acknowledge_loss",
+        f"{__name__}.moving.command:acknowledge_loss",
         "go on without the data that the store has lost",
         ["ingestd store acknowledge-loss"],
     )
     yield Command(
         "store upgrade",
-        f"{__name__}.mending:upgrade",
+        f"{__name__}.moving.command:upgrade",
         "upgrade the store of an earlier version, without a running daemon, and keep a copy",
         ["ingestd store upgrade", "ingestd store upgrade --no-copy"],
-        add_upgrade_arguments,
+        arguments.of_upgrade,
     )
     yield Command(
         "partitions show",
         f"{__name__}.partitions:show",
         "show the partitions of the store, and which tenants load them",
         ["ingestd partitions show", "ingestd partitions show shop --json"],
-        add_load_arguments,
+        arguments.of_load,
         json=JSON_LINES,
     )
     yield Command(
@@ -112,7 +93,65 @@ def _commands() -> Iterator[Command]:
         ["ingestd plugins list"],
         json=JSON_LINES,
     )
-    yield from sink_commands()
+    yield Command(
+        "sinks status",
+        f"{__name__}.sinks.status:status",
+        "show the progress of each sink, its failures and its dead letters",
+        ["ingestd sinks status", "ingestd sinks status warehouse --json"],
+        arguments.of_sinks,
+        json=JSON_LINES,
+    )
+    yield Command(
+        "sinks replay",
+        f"{__name__}.sinks.replay:replay",
+        "write records to a sink again",
+        [
+            "ingestd sinks replay warehouse --from 2h",
+            'ingestd sinks replay warehouse --from 2026-03-01 --to 2026-03-02 --key "Order Completed"',
+        ],
+        arguments.of_replay,
+        json=JSON,
+    )
+    for name, what in (
+        ("pause", "stop writing to a sink until it is resumed"),
+        ("resume", "continue writing to a paused sink"),
+    ):
+        target = f"{__name__}.sinks.pausing:{name}"
+        yield Command(f"sinks {name}", target, what, [f"ingestd sinks {name} warehouse"], arguments.of_sink, json=JSON)
+    letters, module = "sinks dead-letters", f"{__name__}.sinks.letters"
+    example = f"ingestd {letters}"
+    yield Command(
+        f"{letters} list",
+        f"{module}:list_letters",
+        "show all dead letters of a sink",
+        [f"{example} list warehouse"],
+        arguments.of_sink,
+        json=JSON_LINES,
+    )
+    yield Command(
+        f"{letters} show",
+        f"{module}:show",
+        "show one dead letter with its record",
+        [f"{example} show warehouse 3"],
+        arguments.of_letter,
+        json=JSON,
+    )
+    yield Command(
+        f"{letters} retry",
+        f"{module}:retry",
+        "write dead letters to the sink again",
+        [f"{example} retry warehouse 3", f"{example} retry warehouse --all"],
+        arguments.of_letters,
+        json=JSON,
+    )
+    yield Command(
+        f"{letters} discard",
+        f"{module}:discard",
+        "delete dead letters for good",
+        [f"{example} discard warehouse 3-7 --yes"],
+        arguments.of_letters_to_discard,
+        json=JSON,
+    )
     yield Command(
         "events export",
         f"{__name__}.export:export_events",
@@ -121,14 +160,14 @@ def _commands() -> Iterator[Command]:
             'ingestd events export --key "Order Completed" --since 1h --follow',
             "ingestd events export --user u-17 --tenant shop",
         ],
-        add_export_arguments,
+        arguments.of_export,
     )
     yield Command(
         "schemas check",
-        f"{__name__}.contracts.check:check_schemas",
+        f"{__name__}.contracts.trial:check_schemas",
         "name the stored events that the schemas of the configuration would refuse, and exit 1 if there are any",
         ["ingestd schemas check --against 7d", "ingestd schemas check --against 1d --config new.toml --json"],
-        add_schema_check_arguments,
+        arguments.of_schema_check,
         json=JSON,
     )
     yield Command(
@@ -136,7 +175,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.contracts.catalogue:catalogue",
         "show each event key and member that callers have sent, with types and masked examples",
         ["ingestd schemas catalogue", 'ingestd schemas catalogue --since 30d --key "Order Completed" --json'],
-        add_catalogue_arguments,
+        arguments.of_catalogue,
         json=JSON_LINES,
     )
     yield Command(
@@ -147,7 +186,7 @@ def _commands() -> Iterator[Command]:
             "ingestd events import records.jsonl.gz --dry-run",
             "ingestd events import archive/ --format segment --tenant shop --state --errors faults.jsonl",
         ],
-        add_import_arguments,
+        arguments.of_import,
         json=JSON,
     )
     yield Command(
@@ -158,7 +197,7 @@ def _commands() -> Iterator[Command]:
             "ingestd sinks verify warehouse --since 7d",
             "ingestd sinks verify warehouse --since 1h --json",
         ],
-        add_verify_arguments,
+        arguments.of_verify,
         json=JSON,
     )
     copy = f"ingestd store copy --from {_SQLITE} --to {_REDIS}"
@@ -167,7 +206,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.moving.command:copy",
         "copy all data of a store to an empty one, and compare both",
         [f"{copy} --prepare", copy],
-        add_copy_arguments,
+        arguments.of_copy,
         json=JSON,
     )
     yield Command(
@@ -175,7 +214,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.moving.command:compare",
         "compare all data of two stores, and name what differs",
         [f"ingestd store compare --from {_SQLITE} --to {_REDIS}"],
-        add_compare_arguments,
+        arguments.of_compare,
         json=JSON,
     )
     yield Command(
@@ -183,7 +222,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.placing:place",
         "move a tenant with all its data to another partition",
         ["ingestd partitions place shop --partition 07"],
-        add_place_arguments,
+        arguments.of_place,
         json=JSON,
     )
     backup = "/var/lib/ingestd/backup/monday.db"
@@ -192,21 +231,21 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.moving.command:back_up",
         "write a checked copy of the SQLite store to a new file, also beside a running daemon",
         [f"ingestd store backup {backup}"],
-        add_backup_arguments,
+        arguments.of_backup,
     )
     yield Command(
         "store restore",
         f"{__name__}.moving.command:restore",
         "replace the SQLite store by a backup, and keep the former file",
         [f"ingestd store restore {backup}"],
-        add_restore_arguments,
+        arguments.of_restore,
     )
     yield Command(
         "lake compact",
         f"{__name__}.lake:compact",
         "merge the small files of a parquet or iceberg sink, and carry out erasures in its files",
         ["ingestd lake compact", "ingestd lake compact archive --json"],
-        add_lake_arguments,
+        arguments.of_lake,
         json=JSON,
     )
     yield Command(
@@ -214,7 +253,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.lake_tables:rewrite",
         "write all files of an iceberg sink again: merged, sorted, and with the columns of schemas that came later",
         ["ingestd lake rewrite", "ingestd lake rewrite tables --json"],
-        add_lake_arguments,
+        arguments.of_lake,
         json=JSON,
     )
     yield Command(
@@ -222,7 +261,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.lake_tables:erasures",
         "say which erasures the tables of an iceberg sink wait for, and when older snapshots are without the persons",
         ["ingestd lake erasures", "ingestd lake erasures tables --json"],
-        add_lake_arguments,
+        arguments.of_lake,
         json=JSON,
     )
     yield Command(
@@ -230,7 +269,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.lake_tables:expire",
         "remove old snapshots of an iceberg sink's tables, and the files that only they have",
         ["ingestd lake expire", "ingestd lake expire tables --older-than 0s --json"],
-        add_expire_arguments,
+        arguments.of_expire,
         json=JSON,
     )
     yield Command(
@@ -238,7 +277,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.forget.command:forget",
         "remove a person from state and journal, and tell the sinks",
         ["ingestd forget --user u-17 --dry-run", "ingestd forget --anonymous visitor-1 --tenant shop"],
-        add_forget_arguments,
+        arguments.of_forget,
         json=JSON,
     )
     yield Command(
@@ -246,7 +285,7 @@ def _commands() -> Iterator[Command]:
         f"{__name__}.webhooks:try_webhook",
         "show the records that a platform's message becomes, without storing them",
         ['ingestd webhooks test de order.json --header "X-Shopify-Topic: orders/create"'],
-        add_webhook_arguments,
+        arguments.of_webhook,
     )
     yield Command(
         "install-units",

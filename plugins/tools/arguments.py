@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ingestd.api.options import Duration, since
 from ingestd.delivery.transforms import TYPES
 from ingestd.support.names import check_name
 
+from .sinks.moments import parse_place
+from .sinks.partitions import parse_letter, parse_letters
+
 __all__ = [
-    "add_backup_arguments", "add_catalogue_arguments", "add_compare_arguments", "add_copy_arguments",
-    "add_expire_arguments", "add_export_arguments", "add_forget_arguments", "add_import_arguments",
-    "add_lake_arguments", "add_load_arguments", "add_place_arguments", "add_restore_arguments",
-    "add_schema_check_arguments", "add_upgrade_arguments", "add_verify_arguments", "add_webhook_arguments",
+    "of_backup", "of_catalogue", "of_compare", "of_copy", "of_expire", "of_export", "of_forget", "of_import", "of_lake",
+    "of_letter", "of_letters", "of_letters_to_discard", "of_load", "of_place", "of_replay", "of_restore",
+    "of_schema_check", "of_sink", "of_sinks", "of_upgrade", "of_verify", "of_webhook",
 ]  # fmt: skip
 
+_Value = TypeVar("_Value")
 
-def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+
+def of_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--type",
         dest="types",
@@ -26,52 +32,33 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE",
         help=f"only records of this type: {', '.join(TYPES)}, or a plugin's own; may be given again",
     )
-    parser.add_argument(
-        "--key",
-        dest="keys",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help='only events with this key, such as "Order Completed"; may be given again',
-    )
+    _add_keys(parser, 'only events with this key, such as "Order Completed"')
     parser.add_argument("--user", metavar="ID", help="only records with this userId")
     parser.add_argument("--anonymous", metavar="ID", help="only records with this anonymousId")
     parser.add_argument("--order", metavar="ID", help="only events and attributions of this order")
     parser.add_argument("--tenant", metavar="TENANT", help="only records of this tenant")
-    when = "an RFC 3339 time, or an age such as 2h"
-    parser.add_argument("--since", metavar="TIME", type=since, help=f"only records received then or later: {when}")
-    parser.add_argument("--until", metavar="TIME", type=since, help=f"only records received before: {when}")
+    _add_since(parser, "--since", "only records received then or later", age="2h")
+    _add_since(parser, "--until", "only records received before", age="2h")
     parser.add_argument("--limit", metavar="N", type=_count, help="end after N records")
     parser.add_argument("--follow", action="store_true", help="continue with new records until Ctrl-C")
     parser.set_defaults(fail=parser.error)
 
 
-def add_schema_check_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--against", metavar="TIME", type=since, required=True,
-        help="try the events received then or later: an RFC 3339 time, or an age such as 7d",
-    )  # fmt: skip
+def of_schema_check(parser: argparse.ArgumentParser) -> None:
+    _add_since(parser, "--against", "try the events received then or later", required=True)
 
 
-def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+def of_verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the sink, as in [sinks.NAME]")
-    parser.add_argument(
-        "--since", metavar="TIME", type=since, required=True,
-        help="compare records received then or later: an RFC 3339 time, or an age such as 7d",
-    )  # fmt: skip
+    _add_since(parser, "--since", "compare records received then or later", required=True)
 
 
-def add_catalogue_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since", metavar="TIME", type=since, default=0,
-        help="only events received then or later: an RFC 3339 time, or an age such as 7d",
-    )  # fmt: skip
-    parser.add_argument(
-        "--key", dest="keys", action="append", default=[], metavar="KEY", help="only this event key; may be given again"
-    )
+def of_catalogue(parser: argparse.ArgumentParser) -> None:
+    _add_since(parser, "--since", "only events received then or later", default=0)
+    _add_keys(parser, "only this event key")
 
 
-def add_import_arguments(parser: argparse.ArgumentParser) -> None:
+def of_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files",
         metavar="FILE",
@@ -81,7 +68,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tenant",
         metavar="TENANT",
-        type=_tenant,
+        type=_read_by(check_name),
         help="the shop of messages, which name none; records of other tenants are faulty lines",
     )
     parser.add_argument(
@@ -106,7 +93,7 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+def of_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="source", required=True, metavar="URL", help="the store to read, as in [store] url"
     )
@@ -118,8 +105,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_copy_arguments(parser: argparse.ArgumentParser) -> None:
-    add_compare_arguments(parser)
+def of_copy(parser: argparse.ArgumentParser) -> None:
+    of_compare(parser)
     parser.add_argument(
         "--prepare",
         action="store_true",
@@ -133,21 +120,21 @@ def add_copy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def add_backup_arguments(parser: argparse.ArgumentParser) -> None:
+def of_backup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the file to write; it must not exist")
 
 
-def add_upgrade_arguments(parser: argparse.ArgumentParser) -> None:
+def of_upgrade(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-copy", action="store_true", help="keep no copy of the former file, for a disk without room for it"
     )
 
 
-def add_restore_arguments(parser: argparse.ArgumentParser) -> None:
+def of_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
 
 
-def add_forget_arguments(parser: argparse.ArgumentParser) -> None:
+def of_forget(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="U", type=_id, help="the userId of the person; their visitors are forgotten too")
     who.add_argument("--anonymous", metavar="A", type=_id, help="the anonymousId of one visitor")
@@ -157,17 +144,117 @@ def add_forget_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="change nothing, and print what would be forgotten")
 
 
+def of_lake(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one with a lake")
+
+
+def of_expire(parser: argparse.ArgumentParser) -> None:
+    of_lake(parser)
+    parser.add_argument(
+        "--older-than",
+        metavar="AGE",
+        type=_read_by(Duration.parse),
+        help="the age of the snapshots, such as 12h; default: keep_snapshots",
+    )
+
+
+def of_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenants", metavar="TENANT", nargs="*", help="only these tenants, and their partitions")
+
+
+def of_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tenant", metavar="TENANT", type=_read_by(check_name), help="the tenant to move")
+    parser.add_argument("--partition", required=True, metavar="NAME", help="its new partition, such as 07")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def of_webhook(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the table of [plugins.webhooks]")
+    parser.add_argument("file", metavar="FILE", help="a file with the body of a request; - is the standard input")
+    parser.add_argument(
+        "--header",
+        metavar="NAME: VALUE",
+        action="append",
+        default=[],
+        help="a header of the request, such as its topic",
+    )
+
+
+def of_sinks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", metavar="NAME", nargs="*", help="only these sinks")
+
+
+def of_sink(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the name of the sink: NAME in [sinks.NAME]")
+
+
+def of_replay(parser: argparse.ArgumentParser) -> None:
+    of_sink(parser)
+    where = "a time (ISO 8601, in UTC without an offset), an age such as 2h, or a position ([PARTITION:]POSITION)"
+    parser.add_argument(
+        "--from", dest="begin", required=True, type=parse_place, metavar="WHERE", help=f"the first record: {where}"
+    )
+    parser.add_argument(
+        "--to",
+        dest="end",
+        type=parse_place,
+        metavar="WHERE",
+        help="the last record, given as for --from; default: the last one that the sink has received",
+    )
+    _add_keys(parser, "only events with this key")
+    _add_no_wait(parser)
+
+
+def of_letter(parser: argparse.ArgumentParser) -> None:
+    of_sink(parser)
+    parser.add_argument(
+        "number", metavar="NUMBER", type=parse_letter, help="the number of the dead letter, as list shows it"
+    )
+
+
+def of_letters(parser: argparse.ArgumentParser) -> None:
+    of_sink(parser)
+    parser.add_argument(
+        "numbers",
+        metavar="NUMBER",
+        nargs="*",
+        type=parse_letters,
+        help="the number of a dead letter, or several, such as 3-7",
+    )
+    parser.add_argument("--all", action="store_true", help="all dead letters of the sink")
+    parser.set_defaults(fail=parser.error)
+    _add_no_wait(parser)
+
+
+def of_letters_to_discard(parser: argparse.ArgumentParser) -> None:
+    of_letters(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+
+# What several commands have
+
+
+def _add_since(parser: argparse.ArgumentParser, name: str, help: str, *, age: str = "7d", **options: Any) -> None:
+    text = f"{help}: an RFC 3339 time, or an age such as {age}"
+    parser.add_argument(name, metavar="TIME", type=since, help=text, **options)
+
+
+def _add_keys(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument(
+        "--key", dest="keys", action="append", default=[], metavar="KEY", help=f"{help}; may be given again"
+    )
+
+
+def _add_no_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-wait", dest="wait", action="store_false", help="leave the work to the daemon, and do not wait for it"
+    )
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError("expected a whole number from 1")
     return int(text)
-
-
-def _tenant(text: str) -> str:
-    try:
-        return check_name(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _id(text: str) -> str:
@@ -180,41 +267,13 @@ def _id(text: str) -> str:
     return text
 
 
-def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sink", metavar="SINK", nargs="?", help="the sink; default: the only one with a lake")
+def _read_by(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """The type of an argument, with the message of its `ValueError`."""
 
+    def type_(text: str) -> _Value:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def add_expire_arguments(parser: argparse.ArgumentParser) -> None:
-    add_lake_arguments(parser)
-    parser.add_argument(
-        "--older-than", metavar="AGE", type=_age, help="the age of the snapshots, such as 12h; default: keep_snapshots"
-    )
-
-
-def _age(text: str) -> Duration:
-    try:
-        return Duration.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tenants", metavar="TENANT", nargs="*", help="only these tenants, and their partitions")
-
-
-def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tenant", metavar="TENANT", type=_tenant, help="the tenant to move")
-    parser.add_argument("--partition", required=True, metavar="NAME", help="its new partition, such as 07")
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-
-
-def add_webhook_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the table of [plugins.webhooks]")
-    parser.add_argument("file", metavar="FILE", help="a file with the body of a request; - is the standard input")
-    parser.add_argument(
-        "--header",
-        metavar="NAME: VALUE",
-        action="append",
-        default=[],
-        help="a header of the request, such as its topic",
-    )
+    return type_

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import heapq
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from operator import attrgetter
 
-from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
+from ingestd.api.imported import is_completed
 from ingestd.config import Config
 from ingestd.delivery.transforms import TYPES
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
+from ingestd.support.record_head import read_head
 from ingestd.support.streams import reader_is_gone
 from ingestd.support.terminal import json_escaped
 from ingestd.validation.schema_files import read_schemas
 
-from .record_selection import RecordSelection
-from .sinks.moments import first_since
+from .journal_reading import RecordReader
 
-__all__ = ["RecordReader", "export_events"]
+__all__ = ["RecordSelection", "export_events"]
 
 _POLL = 0.2  # seconds between two reads of new records
 
@@ -88,17 +86,17 @@ async def _check_types(types: Iterable[str], reader: RecordReader) -> None:
     """Check that each type exists. Types of plugins are known only from records in the journal."""
     for each in types:
         if each not in TYPES and not await _exists(RecordSelection(types=[each]), reader):
-            raise _unknown(f"no record has the type {each!r}", each, TYPES)
+            raise CommandError(f"no record has the type {each!r}; {hint(each, sorted(TYPES))}")
 
 
 async def _check_keys(keys: Sequence[str], config: Config, reader: RecordReader) -> None:
     """Check that each key exists. The journal may hold events of a key without a schema."""
     if not keys:
         return
-    known = [file.key for file in read_schemas(config.schemas.directory) if file.key is not None]
+    known = sorted(file.key for file in read_schemas(config.schemas.directory) if file.key is not None)
     for key in keys:
         if key not in known and not await _exists(RecordSelection(keys=[key]), reader):
-            raise _unknown(f"there is no event key {key!r}", key, known)
+            raise CommandError(f"there is no event key {key!r}; {hint(key, known)}")
 
 
 async def _exists(selection: RecordSelection, reader: RecordReader) -> bool:
@@ -111,89 +109,62 @@ async def _exists(selection: RecordSelection, reader: RecordReader) -> bool:
     return False
 
 
-def _unknown(what: str, name: str, known: Collection[str]) -> CommandError:
-    near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(known))}"
-    return CommandError(f"{what}; {hint}")
+class RecordSelection:
+    """Empty `types` and `keys`, and None, select all records. `since` is included, `until` is not.
 
-
-_PAGE = 500
-
-
-class RecordReader:
-    """`missing` has the partitions that cannot be read. The others are read nevertheless.
-
-    It begins with the oldest records, or with those received at `since`, in milliseconds.
+    A record that an import has stored once more is selected once, as it was stored last.
     """
 
-    def __init__(self, partitions: Sequence[Partition], since: int = 0) -> None:
-        self.missing = MissingPartitions(partitions)
-        self._since = since
-        self._sources = [_Source(partition) for partition in partitions]
+    def __init__(
+        self,
+        *,
+        types: Collection[str] = (),
+        keys: Collection[str] = (),
+        tenant: str | None = None,
+        user: str | None = None,
+        anonymous: str | None = None,
+        order: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> None:
+        self._types, self._keys = frozenset(types), frozenset(keys)
+        self._tenant, self._user, self._anonymous, self._order = tenant, user, anonymous, order
+        self._since, self._until = since, until
+        self._texts = [_encoded(each) for each in (tenant, user, anonymous, order) if each is not None]
+        """Texts that a body without escapes must contain, all of them."""
+        self._key_texts = [_encoded(key) for key in self._keys]
+        """Texts of which a body without escapes must contain at least one."""
 
-    def again(self) -> RecordReader:
-        """A reader that begins with the oldest records."""
-        return RecordReader([source.partition for source in self._sources])
+    def matches(self, record: Record) -> bool:
+        if (self._types and record.type not in self._types) or is_completed(record.body):
+            return False
+        if self._since is not None and record.at < self._since:
+            return False
+        if self._until is not None and record.at >= self._until:
+            return False
+        if not self._texts and not self._key_texts:
+            return True
+        return self._may_match(record.body) and self._body_matches(record.body)
 
-    async def pages(self) -> AsyncIterator[Sequence[Record]]:
-        """The records after those of earlier calls, up to the newest ones at the time of the call.
+    def _may_match(self, body: bytes) -> bool:
+        """A fast search before the costly decoding. Only a backslash can hide a text from it."""
+        if b"\\" in body:
+            return True
+        if not all(text in body for text in self._texts):
+            return False
+        return not self._key_texts or any(text in body for text in self._key_texts)
 
-        Within a partition, the records keep the order of the journal.
-        """
-        for source in self._sources:
-            with self.missing.tolerating(source.partition):
-                await source.reach_end(self._since)
-        while there := await self._sources_with_page():
-            # The journal whose page ends first may go on with earlier records than those of the other pages.
-            until = min(max(record.at for record in source.page) for source in there)
-            taken = [source.take(until) for source in there]
-            yield taken[0] if len(taken) == 1 else [*heapq.merge(*taken, key=attrgetter("at"))]
-
-    async def _sources_with_page(self) -> list[_Source]:
-        for source in self._sources:
-            if not source.page:
-                with self.missing.tolerating(source.partition):
-                    await source.fill()
-        return [source for source in self._sources if source.page]
-
-    async def has_lost_records(self) -> bool:
-        """Whether a journal ends before the last record that was read."""
-        for source in self._sources:
-            if await source.partition.journal.last() < source.position:
-                return True
-        return False
+    def _body_matches(self, body: bytes) -> bool:
+        head = read_head(body)
+        return (
+            (not self._keys or head.key in self._keys)
+            and self._tenant in {None, head.tenant}
+            and self._user in {None, head.user}
+            and (self._anonymous is None or self._anonymous in head.visitors)
+            and (self._order is None or self._order in head.orders)
+        )
 
 
-class _Source:
-    """A journal that is read in order."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.position = 0
-        """The position of the last record that was read."""
-        self.last = 0
-        """The position at which reading ends."""
-        self.page: Sequence[Record] = ()
-        """Records that were read and not taken yet."""
-
-    async def reach_end(self, since: int) -> None:
-        """Read up to the present end, from now on. The first time, skip the records received before `since`."""
-        journal = self.partition.journal
-        if since and not self.last:
-            self.position = await first_since(journal, await journal.extent(), since) - 1
-        self.last = await journal.last()
-
-    async def fill(self) -> None:
-        if self.position >= self.last:
-            return
-        read = await self.partition.journal.read(self.position, _PAGE)
-        self.page = [record for record in read if record.position <= self.last]
-        # Without records, retention has removed them.
-        self.position = self.page[-1].position if self.page else self.last
-
-    def take(self, until: int) -> Sequence[Record]:
-        """The next records, up to the first one after that time."""
-        page = self.page
-        count = next((index for index, record in enumerate(page) if record.at > until), len(page))
-        self.page = page[count:]
-        return page[:count]
+def _encoded(text: str) -> bytes:
+    # An argument of the command line may contain invalid UTF-8. No record contains it.
+    return text.encode(errors="surrogateescape")

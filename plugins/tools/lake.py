@@ -20,8 +20,7 @@ from ingestd.support.unusable_ids import UnusableIds
 
 from .forget.traces import ERASURE
 from .lake_erasures import Erasure, Erasures, Met, read_erasure
-from .lake_sinks import done, lake_sink
-from .lake_tables import compact_tables, write_counts
+from .lake_tables import compact_tables, done, lake_sink, write_counts
 
 if TYPE_CHECKING:
     from ..sinks.parquet import ParquetSink

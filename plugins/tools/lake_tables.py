@@ -1,14 +1,16 @@
-"""The commands of `ingestd lake` for the tables of an iceberg sink, and what `ingestd forget` says of them."""
+"""The sinks of `ingestd lake`, its commands for an iceberg sink's tables, and what `ingestd forget` says of them."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from ingestd.api.errors import CommandError, SinkRetry, Unavailable
 from ingestd.api.events import Record
 from ingestd.api.output import write_result
 from ingestd.api.times import format_time, now
@@ -17,16 +19,44 @@ from ingestd.delivery.options import read_sink_options
 from ingestd.hooks.loader import Plugins
 from ingestd.support.terminal import table
 from ingestd.support.unusable_ids import UnusableIds
+from ingestd.validation.schema_files import complete_schemas
 
 from .forget.traces import ERASURE
 from .lake_erasures import Erasures, read_erasure
-from .lake_sinks import done, lake_sink
 
 if TYPE_CHECKING:
     from ..sinks.iceberg import IcebergSink
     from ..sinks.iceberg.old_snapshots import Left
 
-__all__ = ["compact_tables", "erasures", "expire", "lines_of_forget", "rewrite", "until_of_lakes"]
+__all__ = ["compact_tables", "done", "erasures", "expire", "lake_sink", "lines_of_forget", "rewrite", "until_of_lakes"]
+
+Result = TypeVar("Result")
+
+
+async def done(sink: Any, work: Callable[[], Result]) -> Result:
+    try:
+        return await asyncio.to_thread(work)
+    except SinkRetry as error:
+        raise Unavailable(f"the lake of {sink.name}: {error}") from None
+    finally:
+        await sink.close()
+
+
+def lake_sink(name: str | None, config: Config, plugins: Plugins, *types: str) -> tuple[str, Any]:
+    """The type of a sink, and the sink itself. No other plugin can register these types."""
+    names = {each: table["type"] for each, table in config.sink_tables.items() if table.get("type") in types}
+    if name is None and len(names) == 1:
+        (name,) = names
+    if name not in names:
+        known = f"there are {', '.join(names)}" if names else "there is none"
+        raise CommandError(f"name a sink of the type {' or '.join(types)}: {known}")
+    assert name is not None
+    kind = plugins.sinks[names[name]]
+    _, options = read_sink_options(name, config.sink_tables[name], kind, config)
+    sink = kind(name, options)
+    if sink.needs_schemas:
+        sink.schemas = complete_schemas(config.schemas.directory)
+    return names[name], sink
 
 
 def compact_tables(sink: IcebergSink, unusable_ids: UnusableIds, *, all_files: bool = False) -> Counter[str]:

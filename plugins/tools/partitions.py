@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,13 +18,13 @@ from ingestd.storage.backends import open_backends
 from ingestd.support.terminal import printable, table
 
 from .sinks.moments import first_since
+from .sinks.partitions import in_each
 
 __all__ = ["Load", "TenantLoad", "look_at_load", "show"]
 
 _WINDOW = 5 * 60_000  # milliseconds over which rates are measured
 _SAMPLE = 1000  # records of each partition; a store may have a thousand partitions
 _BLOCK = 100  # successive records of the sample
-_AT_ONCE = 16  # partitions: one that is away holds up a read for seconds
 _MOST_TENANTS = 10  # busiest tenants of a partition that the table shows
 _FROM_CALLERS = ("event", "identify")
 
@@ -80,20 +79,14 @@ async def show(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
         owners = {tenant: backends.of_tenant(tenant) for tenant in asked}
         chosen = [each for each in backends.partitions if not asked or each in owners.values()]
         places = dict(zip(backends.partitions, await backends.places(), strict=True))
-        missing, some = MissingPartitions(chosen), asyncio.Semaphore(_AT_ONCE)
-        loads: dict[str, Load] = {}
+        missing = MissingPartitions(chosen)
 
-        async def look(partition: Partition) -> None:
-            async with some:
-                with missing.tolerating(partition):
-                    loads[partition.name] = await look_at_load(partition.journal, times.now())
+        async def look(partition: Partition) -> _Shown:
+            load = await look_at_load(partition.journal, times.now())
+            own = [tenant for tenant in asked if owners[tenant] is partition]
+            return _Shown(partition.name, places[partition], load, own)
 
-        await asyncio.gather(*map(look, chosen))
-        shown = [
-            _Shown(each.name, places[each], loads[each.name], [name for name in asked if owners[name] is each])
-            for each in chosen
-            if each.name in loads
-        ]
+        shown = await in_each(chosen, missing, look)
     write_result(*(each.facts() for each in shown), lines=_page(shown), as_json=arguments.json)
     missing.check("the load there is unknown")
 

@@ -32,13 +32,14 @@ from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import QUICK_LOOK, Backends, open_backends
 from ingestd.storage.placements import MAP_KEY, Move, Place, Placed, PlacementMap, put_map, read_map, unfinished
-from ingestd.support.names import nearest
 from ingestd.support.periodic import TIMING
 from ingestd.support.terminal import printable
 
+from .journal_reading import pages_of, positions_of
 from .moving.known_keys import HOME, KnownKeys, texts_in
 from .moving.sink_shares import SINK_KINDS
 from .moving.states import parts_of
+from .sinks.partitions import find_partition
 from .sinks.progress_bar import ProgressBar
 
 __all__ = ["Moved", "TenantMove", "place"]
@@ -233,7 +234,7 @@ class TenantMove:
                 await asyncio.sleep(QUICK_LOOK / 4)
 
     async def _late(self, place: Place, names: Sequence[str], last: int) -> list[str]:
-        read = {each.name: each.position for each in await self._partition(place).journal.cursors()}
+        read = await positions_of(self._partition(place).journal)
         return [name for name in names if read.get(name, 0) < last]
 
     # The state
@@ -293,14 +294,12 @@ class TenantMove:
             after = 0
         last = await partition.journal.last()
         bar = ProgressBar(last - after, "records read", quiet=self._quiet or last - after <= _MANY)
-        while after < last:
-            bar.show(after - self._learned.get(place.partition, 0))
-            records = await partition.journal.read(after, _PAGE)
-            for record in records:
+        async for page in pages_of(partition.journal, after, last):
+            for record in page:
                 self._known.add(record.envelope().tenant or "", texts_in(record.decode()))
-            after = records[-1].position if records else last
+            bar.show(page[-1].position - after)
         bar.close()
-        self._learned[place.partition] = after
+        self._learned[place.partition] = last
 
     async def _tidy(self) -> None:
         """Remove what former places have of the tenant. Entries whose tenant is unknown stay until they expire."""
@@ -336,23 +335,13 @@ async def place(arguments: argparse.Namespace, config: Config, plugins: Plugins)
     async with open_backends(config, plugins) as backends:
         if len(backends.partitions) == 1:
             raise CommandError("this store has a single partition, so there is no other place for a tenant")
-        target = _index_of(arguments.partition, backends.partitions)
+        target = find_partition(arguments.partition, backends.partitions, "tenants")
         with closing(TenantMove(backends, plugins, tenant, quiet=arguments.quiet or arguments.json)) as move:
-            moved = await move.run(target)
-        name = backends.partitions[target].name
+            moved = await move.run(backends.partitions.index(target))
     seconds = None if moved is None else round(moved.seconds, 3)
     entries = None if moved is None else moved.entries
-    told = {"tenant": tenant, "partition": name, "entries": entries, "refusedSeconds": seconds}
-    text = f"{printable(tenant)} is in partition {name}"
+    told = {"tenant": tenant, "partition": target.name, "entries": entries, "refusedSeconds": seconds}
+    text = f"{printable(tenant)} is in partition {target.name}"
     if moved is not None:
         text += f" now, with {moved.entries} entries of state; events were refused for {moved.seconds:.1f} s"
     write_result(told, lines=[text], as_json=arguments.json)
-
-
-def _index_of(name: str, partitions: Sequence[Partition]) -> int:
-    names = [each.name for each in partitions]
-    if name in names:
-        return names.index(name)
-    near = nearest(name, names)
-    hint = f"did you mean {near}?" if near else f"the partitions are {names[0]} to {names[-1]}"
-    raise CommandError(f"there is no partition {printable(name)!r}; {hint}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPInputError
 
@@ -25,6 +24,8 @@ from ingestd.validation.payload_schemas import PayloadSchemas
 from ingestd.validation.validator import Validator, parse_body
 
 __all__ = ["try_webhook"]
+
+_ONLY_STORED = {"id", "sessionId", "sessionIsNew"}  # members that only a stored record has
 
 
 async def try_webhook(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
@@ -59,7 +60,8 @@ async def try_webhook(arguments: argparse.Namespace, config: Config, plugins: Pl
             refusals.append(_told(f"{message.body.get('key', message.kind)} is refused", refused))
         else:
             if not isinstance(event, Resolved):
-                output.write_json(_shown(event.to_record().decode()))
+                record = event.to_record().decode()
+                output.write_json({name: value for name, value in record.items() if name not in _ONLY_STORED})
     if not read:
         sys.stderr.write(
             "the message means no event: its topic is another one or missing (--header), or it is a test\n"
@@ -91,11 +93,6 @@ def _content(file: str) -> bytes:
 def _told(what: str, refused: Refused) -> str:
     faults = [f"{each.pointer or 'the body'}: {each.message}" for each in refused.errors]
     return f"{what}: {'; '.join(faults) or refused.detail}"
-
-
-def _shown(record: dict[str, Any]) -> dict[str, Any]:
-    """Without members that only a stored record has."""
-    return {name: value for name, value in record.items() if name not in {"id", "sessionId", "sessionIsNew"}}
 
 
 class _Reports:

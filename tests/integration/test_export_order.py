@@ -10,7 +10,7 @@ from pathlib import Path
 from ingestd.api.backend import Partition
 from ingestd.api.events import Record
 from ingestd.api.journal import Journal
-from ingestd.plugins.tools.export import RecordReader
+from ingestd.plugins.tools.journal_reading import RecordReader
 from tests.support.backends import sqlite_backend
 from tests.support.partitioned_backend import PartitionedBackend
 from tests.support.passing_journal import PassingJournal

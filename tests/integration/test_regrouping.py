@@ -28,10 +28,11 @@ from ingestd.delivery.dead_letters import DeadLetter, read_letters, save_dead_le
 from ingestd.delivery.operator_commands import Discard, give_command
 from ingestd.delivery.progress import PROGRESS, Progress
 from ingestd.hooks.loader import load_plugins
-from ingestd.plugins.tools.moving.journals import records_of, set_cursors
-from ingestd.plugins.tools.moving.regrouped_comparison import compare_regrouped
+from ingestd.plugins.tools.journal_reading import records_of
+from ingestd.plugins.tools.moving.comparison import compare_regrouped
 from ingestd.plugins.tools.moving.regrouped_copy import RegroupedCopy
 from ingestd.plugins.tools.moving.sides import Side, open_sides
+from ingestd.plugins.tools.moving.store_copy import set_cursors
 from ingestd.storage.placements import index_of_tenant
 from tests.support.examples import examples
 from tests.support.partitioned_backend import PartitionedBackend
@@ -368,6 +369,18 @@ async def test_what_differs_is_named(tmp_path: Path) -> None:
             await compare_regrouped(source, target, PLUGINS)
         await source[0].journal.commit([Record("event", 1, b'{"tenant":"shop-0"}')], source[0].store.begin(now()))
         with pytest.raises(CommandError, match="has another record than"):
+            await compare_regrouped(source, target, PLUGINS)
+
+
+async def test_a_consumer_that_has_a_cursor_on_one_side_alone_is_named(tmp_path: Path) -> None:
+    """It has read everything there. On the other side it would begin anew."""
+    async with two_and_one(tmp_path) as (_, source, target):
+        with closing(RegroupedCopy(source, target, PLUGINS, quiet=True)) as run:
+            await run.finish(unchanged, leave_unknown=False)
+        for sides, name in ((source, "sink:source"), (target, "sink:target")):
+            for side in sides:
+                await side.journal.ensure_cursor(name, "now")
+        with pytest.raises(CommandError, match="in the cursors of sink:source, sink:target"):
             await compare_regrouped(source, target, PLUGINS)
 
 

@@ -13,8 +13,8 @@ from ingestd.api.consumer import Consumer
 from ingestd.config import parse_config
 from ingestd.hooks.loader import load_plugins
 from ingestd.plugins.attribution.plugin import AttributionPlugin
+from ingestd.plugins.tools.export import RecordSelection
 from ingestd.plugins.tools.importing.command import import_events
-from ingestd.plugins.tools.record_selection import RecordSelection
 from ingestd.storage.backends import open_backends
 
 from .imports import written

@@ -18,7 +18,7 @@ from ingestd.plugins.sinks.parquet import ParquetSink
 from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.plugins.sinks.redis_stream import RedisStreamSink
 from ingestd.plugins.sinks.webhook import WebhookSink
-from ingestd.plugins.tools.check.risks import sink_risks
+from ingestd.plugins.tools.check.config_faults import sink_risks
 
 
 class Faulty(Sink):

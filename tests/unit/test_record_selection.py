@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingestd.api.events import Record
-from ingestd.plugins.tools.record_selection import RecordSelection
+from ingestd.plugins.tools.export import RecordSelection
 
 
 def record(type: str = "event", at: int = 5, **members: Any) -> Record:

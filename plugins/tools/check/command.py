@@ -32,9 +32,8 @@ from ingestd.hooks.loader import Plugins
 from ingestd.http.routes import BASE_PATH
 from ingestd.validation.validator import Validator
 
-from .config_faults import every_fault
+from .config_faults import every_fault, filter_risks, show_risks, sink_risks, url_risks
 from .report import Report
-from .risks import filter_risks, show_risks, sink_risks, url_risks
 from .store import look_at_store
 
 __all__ = ["check"]

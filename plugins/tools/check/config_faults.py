@@ -1,17 +1,24 @@
-"""All faults of a configuration. Loading it stops at the first one."""
+"""All faults of a configuration, whose loading stops at the first one, and what a valid one risks.
+
+Risks are connections that somebody could read or fake, and filters that let traits pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ingestd.api.check_result import CheckResult
 from ingestd.api.errors import ConfigError
-from ingestd.config import SECTIONS, parse_config, read_tables
+from ingestd.api.options import has_credentials, password_in_clear
+from ingestd.api.sink import Sink
+from ingestd.config import SECTIONS, Config, parse_config, read_tables
 from ingestd.delivery import make_sink_consumer
+from ingestd.delivery.options import FilterOptions
 from ingestd.hooks.loader import load_plugins
 
-__all__ = ["every_fault"]
+__all__ = ["every_fault", "filter_risks", "show_risks", "sink_risks", "url_risks"]
 
 _Tables = Mapping[str, Any]
 
@@ -57,3 +64,34 @@ def _smaller(tables: _Tables) -> Iterator[dict[str, Any]]:
                 yield {**others, name: {each: value for each, value in table.items() if each != option}}
         else:
             yield others
+
+
+_WITH_TLS = {"https", "rediss", "tls"}
+
+
+def url_risks(config: Config) -> Iterator[str]:
+    """The risks of the URLs of store and journal."""
+    for option, url in (("store.url", config.store.url), ("journal.url", config.journal.url)):
+        if url and has_credentials(url) and url.partition(":")[0].partition("+")[0] not in _WITH_TLS:
+            yield from password_in_clear(option, url, "use the URL's scheme with TLS, such as rediss")
+
+
+def show_risks(risks: Iterable[str]) -> Iterator[CheckResult]:
+    for risk in risks:
+        option, _, text = risk.partition(": ")
+        yield CheckResult(option, text, "warning")
+
+
+def sink_risks(sink: Sink) -> Sequence[CheckResult]:
+    """The risks of a sink. A plugin may raise anything, which stops no start, and so is a warning too."""
+    try:
+        return [*show_risks(sink.risks())]
+    except Exception as error:  # noqa: BLE001
+        return [CheckResult(sink.name, f"its risks could not be read: {error!r}", "warning")]
+
+
+def filter_risks(name: str, options: FilterOptions) -> Iterator[str]:
+    """The risks of a sink's filter: ingestd 0.2 left out every identify request if a filter had keys."""
+    if options.keys is not None and "identify" in (options.types or ()):
+        text = "keys limits events only, so all persons' traits pass; remove identify from types unless you want them"
+        yield f"sinks.{name}.filter: {text}"

@@ -37,7 +37,10 @@ class Report:
         found = self._groups.setdefault(group, [])
         for each in findings:
             text = printable(" ".join(mask(each.text, self._masks).split()))
-            found.append(each._replace(text=text, facts=self._masked_facts(each.facts)))
+            facts = {
+                name: mask(fact, self._masks) if isinstance(fact, str) else fact for name, fact in each.facts.items()
+            }
+            found.append(each._replace(text=text, facts=facts))
 
     @property
     def error(self) -> IngestdError | None:
@@ -94,9 +97,6 @@ class Report:
             for each in found
             if each.status in statuses
         ]
-
-    def _masked_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: mask(fact, self._masks) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def _secrets(value: object) -> Iterator[Secret]:

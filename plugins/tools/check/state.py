@@ -13,8 +13,9 @@ from ingestd.api.store import StoreSize
 from ingestd.config import Config
 from ingestd.daemon.state_sizes import LETTERS, VISITORS, max_size
 from ingestd.delivery.dead_letters import load_letter_bytes
-from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.storage.split_journal import SplitJournal
+
+from ..journal_reading import sinks_of
 
 __all__ = ["look_at_state"]
 
@@ -69,9 +70,8 @@ async def _sizes(partition: Partition) -> _Sizes | None:
     if size is None:
         return None
     state, letters = partition.store.begin(times.now()), 0
-    for cursor in await partition.journal.cursors():
-        if cursor.name.startswith(PREFIX):
-            letters += await load_letter_bytes(state, cursor.name.removeprefix(PREFIX)) or 0
+    for sink in await sinks_of(partition.journal):
+        letters += await load_letter_bytes(state, sink) or 0
     journal = (await partition.journal.extent()).bytes
     return _Sizes(size, journal, isinstance(partition.journal, SplitJournal), letters)
 

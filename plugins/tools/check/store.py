@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ingestd.api.backend import MissingPartitions, Partition, describe_partition
 from ingestd.api.check_result import CheckResult, fault, show_age, show_size
 from ingestd.api.consumer import Consumer
 from ingestd.api.errors import ConfigError, IngestdError, Unavailable, UpgradeNeeded
-from ingestd.api.journal import Cursor, Journal, JournalStats
+from ingestd.api.journal import Journal, JournalStats
 from ingestd.api.store import Store
 from ingestd.config import Config, JournalOptions
 from ingestd.hooks.caller import HookFailure
@@ -25,6 +25,7 @@ from ingestd.storage.store_loss import CURE
 from ingestd.validation.validator import Validator
 
 from ..contracts import trial
+from ..sinks.partitions import in_each
 from .report import Report
 from .state import look_at_state
 
@@ -63,24 +64,26 @@ async def look_at_store(
             report.add("store", await _unfinished_copy(config, backends.partitions[0].store))
             if (move := unfinished(backends.placements.map, [each.name for each in backends.partitions])) is not None:
                 report.add("store", [CheckResult("placement", move, "warning")])
-            partitions, missing = await _read_journals(backends.partitions)
-            report.add("store", [CheckResult(f"partition {each}", missing[each], "unavailable") for each in missing])
+            missing = MissingPartitions(backends.partitions)
+            journals = await in_each(backends.partitions, missing, _Journal.of)
+            away = missing.reasons.items()
+            report.add("store", [CheckResult(f"partition {name}", why, "unavailable") for name, why in away])
             try:
                 report.add("plugins", await plugins.hooks.advise(backends.store))
             except HookFailure as failure:  # it does not affect the other checks
                 report.add("plugins", [fault("advice", failure)])
             pid = next((each.facts["pid"] for each in found if each.name == "daemon" and "pid" in each.facts), None)
             now = times.now()
-            report.add("journal", _sizes(partitions, config.journal, now))
-            there = [each for each in backends.partitions if each.name not in missing]
+            report.add("journal", _sizes(journals, config.journal, now))
+            there = [each for each in backends.partitions if each.name not in missing.reasons]
             report.add("journal", await look_at_state(there, config))
             if validator is not None:
                 report.add("schemas", await trial.warnings(validator, there, _TRIAL))
             # Without a running daemon, every consumer is late.
             late = None if pid is None else _LATE
-            lags = [lag for each in partitions for lag in await _lags(each, now)]
+            lags = [lag for each in journals for lag in await _lags(each, now)]
             report.add("consumers", _consumers(lags, consumers, faulty, late=late))
-            newest = [await each.newest_at() for each in partitions]
+            newest = [await each.newest_at() for each in journals]
             report.add("clock", [_clock(now, max((at for at in newest if at is not None), default=None))])
     except UpgradeNeeded as error:  # the start of this version upgrades it, so nothing is wrong
         report.add("store", [CheckResult("upgrade", str(error), "warning")])
@@ -121,19 +124,14 @@ class _Journal(NamedTuple):
     journal: Journal
     extent: JournalStats
 
+    @classmethod
+    async def of(cls, partition: Partition) -> _Journal:
+        return cls(partition.name, partition.journal, await partition.journal.extent())
+
     async def newest_at(self) -> int | None:
         """The time of the newest record in milliseconds."""
         newest = await self.journal.read(self.extent.last - 1, 1) if self.extent.records else []
         return newest[0].at if newest else None
-
-
-async def _read_journals(partitions: Sequence[Partition]) -> tuple[list[_Journal], Mapping[str, str]]:
-    """The journals, and the reasons why some partitions are out of reach."""
-    found, missing = [], MissingPartitions(partitions)
-    for partition in partitions:
-        with missing.tolerating(partition):
-            found.append(_Journal(partition.name, partition.journal, await partition.journal.extent()))
-    return found, missing.reasons
 
 
 def _sizes(journals: Sequence[_Journal], options: JournalOptions, now: int) -> Iterator[CheckResult]:
@@ -187,7 +185,8 @@ async def _lags(journal: _Journal, now: int) -> list[_Lag]:
     extent = await journal.journal.extent()
     for cursor in await journal.journal.cursors():
         lag = max(0, extent.last - max(cursor.position, extent.first - 1))
-        age = await _oldest_age(journal.journal, cursor, now) if lag else 0
+        oldest = await journal.journal.outlines(cursor.position, 1) if lag else ()
+        age = max(0, now - oldest[0].at) if oldest else 0
         found.append(_Lag(cursor.name, journal.partition, cursor.position, lag, age))
     return found
 
@@ -220,12 +219,6 @@ def _consumers(
         if not oldest.partition:
             facts = {"position": oldest.position, **facts}
         yield CheckResult(name, text, "warning" if is_late or not is_configured else "ok", facts)
-
-
-async def _oldest_age(journal: Journal, cursor: Cursor, now: int) -> int:
-    """The age of the first record after a consumer's cursor in milliseconds, 0 without such a record."""
-    records = await journal.read(cursor.position, 1)
-    return max(0, now - records[0].at) if records else 0
 
 
 def _clock(now: int, newest_at: int | None) -> CheckResult:

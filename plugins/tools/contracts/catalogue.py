@@ -24,7 +24,7 @@ from ingestd.validation.faults import type_name
 from ingestd.validation.schema_files import json_pointer, shorten
 from ingestd.validation.validator import Validator
 
-from ..export import RecordReader
+from ..journal_reading import RecordReader
 
 __all__ = ["Catalogue", "catalogue", "masked"]
 

@@ -1,29 +1,41 @@
-"""Tries schemas on events of the journal, so that a breaking change is known before callers are refused."""
+"""Tries schemas on events of the journal, so that a breaking change is known before callers are refused.
+
+`ingestd schemas check` prints all of it. `ingestd check` and a reload warn of what is new.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.backend import Partition
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.check_result import CheckResult
-from ingestd.api.errors import BadRequest, UnknownKey
+from ingestd.api.errors import BadRequest, CommandError, UnknownKey
 from ingestd.api.events import Endpoint, Record
 from ingestd.api.imported import is_completed
 from ingestd.api.journal import Journal
+from ingestd.api.output import write_result
+from ingestd.config import Config
+from ingestd.hooks.loader import Plugins
+from ingestd.storage.backends import open_backends
 from ingestd.support.json_text import decode_json
 from ingestd.support.masking import mask_name
 from ingestd.support.pace import Pace
 from ingestd.support.record_head import read_head
+from ingestd.support.terminal import printable, table
 from ingestd.validation.fault_budget import FaultBudget
 from ingestd.validation.validator import Validator
 
-__all__ = ["Refusal", "Trial", "try_schemas", "warnings"]
+from ..journal_reading import records_of
+from ..sinks.partitions import in_each
+
+__all__ = ["Refusal", "Trial", "check_schemas", "try_schemas", "warnings"]
 
 _PAGE = 200
 _SLICE = 0.002  # seconds of work after which other tasks get a turn
@@ -104,11 +116,8 @@ async def _newest_first(journal: Journal, since: int) -> AsyncIterator[Record]:
     extent = await journal.extent()
     last = extent.last
     while last >= extent.first:
-        before = after = max(extent.first, last - _PAGE + 1) - 1
-        page: list[Record] = []
-        while after < last and (read := await journal.read(after, last - after)):  # a read has a limit of bytes
-            page += [each for each in read if each.position <= last]  # retention may remove records meanwhile
-            after = read[-1].position
+        before = max(extent.first, last - _PAGE + 1) - 1
+        page = [record async for record in records_of(journal, before, last)]
         for record in reversed(page):
             if record.at < since:
                 return
@@ -165,3 +174,48 @@ def _warning(key: str, trial: Trial) -> CheckResult:
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     text = f"would refuse {trial.refused[key]} of the last {trial.events[key]} events: {told}{more}"
     return CheckResult(key, text, "warning", {"events": trial.events[key], "refused": trial.refused[key]})
+
+
+async def check_schemas(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Raises `CommandError` if the schemas refuse an event, so that the exit code is 1."""
+    validator = Validator.load(config.schemas.directory)
+    async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
+        await in_each(backends.partitions, missing, lambda each: each.journal.extent())
+        there = [each for each in backends.partitions if each.name not in missing.reasons]
+        trial = await try_schemas(validator, there, arguments.against)
+    write_result(_facts(trial), lines=_lines(trial), as_json=arguments.json)
+    missing.check("their events were not tried")
+    refused = trial.refused.total()
+    if refused:
+        raise CommandError(f"the schemas refuse {refused} of {trial.events.total()} events")
+
+
+def _facts(trial: Trial) -> dict[str, Any]:
+    return {
+        "events": trial.events.total(),
+        "refused": trial.refused.total(),
+        "keys": [
+            {
+                "key": key,
+                "events": trial.events[key],
+                "refused": count,
+                "faults": [
+                    {"pointer": each.pointer, "message": each.message, "events": events}
+                    for each, events in trial.of(key)
+                ],
+            }
+            for key, count in trial.refused.most_common()
+        ],
+    }
+
+
+def _lines(trial: Trial) -> Iterator[str]:
+    rows = [("KEY", "POINTER", "EVENTS", "REASON")]
+    for key, count in trial.refused.most_common():
+        rows.append((printable(key), "", f"{count} of {trial.events[key]}", "would be refused"))
+        rows += [("", printable(each.pointer), str(events), printable(each.message)) for each, events in trial.of(key)]
+    if len(rows) > 1:
+        yield from table(rows)
+    else:
+        yield f"the schemas take all {trial.events.total()} events"

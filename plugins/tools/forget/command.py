@@ -36,7 +36,9 @@ from ingestd.support.ids import time_uuid
 from ingestd.support.terminal import printable, table
 from ingestd.support.unusable_ids import UnusableIds
 
+from ..journal_reading import records_of
 from ..lake_tables import lines_of_forget, until_of_lakes
+from ..sinks.partitions import in_each
 from .dead_letters import DeadLetters
 from .traces import ERASURE, Traces, blanked
 
@@ -46,7 +48,6 @@ _RECEIVED = {"event", "identify"}  # types of records that callers sent; consume
 
 _Change = tuple[Record, bytes]
 
-_PAGE = 500  # records read at a time
 _BATCH = 200  # records blanked, or visitors forgotten, in one commit
 _BATCH_BYTES = 1024 * 1024  # a commit whose records reach this size has fewer of them
 _ATTEMPTS = 5
@@ -158,11 +159,9 @@ class Forgetting:
 
     async def _read_on(self) -> None:
         last = await self._journal.last()
-        while self._learned < last:
-            records = await self._journal.read(self._learned, _PAGE)
-            for record in records:
-                self.traces.learn(record)
-            self._learned = records[-1].position if records else last
+        async for record in records_of(self._journal, self._learned, last):
+            self.traces.learn(record)
+        self._learned = last
 
     async def _announce(self) -> int:
         """Append the erasure record. Returns its position."""
@@ -264,29 +263,21 @@ class Forgetting:
         """
         batch: list[_Change] = []
         size = 0
-        while after < upto:
-            records = await self._journal.read(after, _PAGE)
-            for record in records:
-                wanted = record.position <= upto and not (derived and record.type in _RECEIVED)
-                body = blanked(record, self.traces) if wanted else None
-                if body is not None:
-                    batch.append((record, body))
-                    size += len(record.body) + len(body)
-                    if len(batch) == limit or size >= _BATCH_BYTES:
-                        return batch, record.position
-            after = records[-1].position if records else upto
-        return batch, after
+        async for record in records_of(self._journal, after, upto):
+            body = None if derived and record.type in _RECEIVED else blanked(record, self.traces)
+            if body is not None:
+                batch.append((record, body))
+                size += len(record.body) + len(body)
+                if len(batch) == limit or size >= _BATCH_BYTES:
+                    return batch, record.position
+        return batch, upto
 
 
 async def _only_tenant(backends: Backends) -> str:
     """The tenant if there is one. `forget` finds other tenants of its partition. Raises `CommandError`."""
     missing = MissingPartitions(backends.partitions)
-    tenants: set[str] = set()
-    for partition in backends.partitions:
-        with missing.tolerating(partition):
-            tenant = await _first_tenant(partition.journal)
-            if tenant is not None:
-                tenants.add(tenant)
+    found = await in_each(backends.partitions, missing, lambda each: _first_tenant(each.journal))
+    tenants = {tenant for tenant in found if tenant is not None}
     if len(tenants) > 1:
         known = ", ".join(sorted(tenants))
         raise CommandError(f"the journals have records of several tenants ({known}, …): choose with --tenant")
@@ -297,13 +288,10 @@ async def _only_tenant(backends: Backends) -> str:
 
 
 async def _first_tenant(journal: Journal) -> str | None:
-    after = 0
-    while records := await journal.read(after, _PAGE):
-        for record in records:
-            tenant = record.decode().get("tenant")
-            if isinstance(tenant, str):
-                return tenant
-        after = records[-1].position
+    async for record in records_of(journal, 0, await journal.last()):
+        tenant = record.decode().get("tenant")
+        if isinstance(tenant, str):
+            return tenant
     return None
 
 

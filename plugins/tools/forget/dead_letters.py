@@ -17,10 +17,11 @@ from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.api.times import now
 from ingestd.consumers.erasures import REMOVED
-from ingestd.delivery.dead_letters import DeadLetter, change_letter, read_letters
-from ingestd.delivery.progress import LAST_FAILURE, PROGRESS
-from ingestd.delivery.sink_consumer import PREFIX
+from ingestd.delivery.dead_letters import DeadLetter, change_letter
+from ingestd.delivery.progress import LAST_FAILURE
 
+from ..journal_reading import sinks_of
+from ..sinks.durable import letters_of
 from .traces import ERASURE, Traces, blanked
 
 __all__ = ["DeadLetters"]
@@ -46,8 +47,8 @@ class DeadLetters:
 
     async def learn(self) -> None:
         """Collect ids of the person from dead letters: the journal may have removed their records."""
-        for sink in await self._sinks():
-            async for letter in self._read(sink):
+        for sink in await sinks_of(self._journal):
+            async for letter in letters_of(self._store, sink):
                 self._traces.learn(letter.to_record())
 
     async def count(self) -> int:
@@ -77,7 +78,7 @@ class DeadLetters:
 
     async def blank_failures(self) -> None:
         """Remove the reasons why sinks fail at present. A running daemon removes its own, and keeps what it finds."""
-        for sink in await self._sinks():
+        for sink in await sinks_of(self._journal):
             state = self._store.begin(now())
             failure = await LAST_FAILURE.load(state, sink)
             if failure is not None:
@@ -85,24 +86,12 @@ class DeadLetters:
                 with suppress(WriteConflict):  # it has failed once more, or works again
                     await self._store.commit(state)
 
-    async def _sinks(self) -> list[str]:
-        """The sinks with a cursor in the journal. A sink without a cursor has received nothing."""
-        names = [cursor.name for cursor in await self._journal.cursors()]
-        return [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
-
-    async def _read(self, sink: str) -> AsyncIterator[DeadLetter]:
-        state = self._store.begin(now())
-        progress = await PROGRESS.load(state, sink)
-        if progress is not None and progress.dead:
-            async for letter in read_letters(state, sink, 0, progress.letters):
-                yield letter
-
     async def _batches(self) -> AsyncIterator[tuple[str, list[_Change]]]:
         """The letters to change. A batch has letters of one sink."""
-        for sink in await self._sinks():
+        for sink in await sinks_of(self._journal):
             batch: list[_Change] = []
             size = 0
-            async for letter in self._read(sink):
+            async for letter in letters_of(self._store, sink):
                 change = self._change(letter)
                 if change is None:
                     continue

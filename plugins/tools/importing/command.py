@@ -49,7 +49,7 @@ _LONGEST = 4  # times `max_body`: a record may be so much longer than its reques
 async def import_events(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
     """Store the events of files. Raises `CommandError` if any line was not imported."""
     tally = Tally()
-    with Interruption() as interruption:
+    with closing(Interruption()) as interruption:
         try:
             await _import(arguments, config, plugins, tally, interruption)
         except Interrupted:
@@ -78,7 +78,7 @@ async def _import(
     lines: Iterable[Line] = files
     with (
         closing(files), closing(progress),
-        FaultReport(arguments.errors, progress.say, arguments.max_errors, files.files) as faults,
+        closing(FaultReport(arguments.errors, progress.say, arguments.max_errors, files.files)) as faults,
     ):  # fmt: skip
         interruption.is_guarded = True
         async with open_backends(config, plugins) as backends, _started(plugins, backends, config):

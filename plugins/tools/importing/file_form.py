@@ -7,16 +7,16 @@ was signed, and of which tenant it is. So the form belongs to the files, and nev
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
 
 import msgspec
 
 from ingestd.api.errors import CommandError
 from ingestd.api.intake import Intake
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
 from ingestd.validation.validator import UNREADABLE
 
-from .lines import InputFile
+from .lines import InputFile, Line
 
 __all__ = ["RECORD", "intake_of"]
 
@@ -61,20 +61,17 @@ def _named(name: str, able: Mapping[str, Intake]) -> Intake | None:
     if name == RECORD:
         return None
     if name not in able:
-        known = [RECORD, *sorted(able)]
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        raise CommandError(f"there is no format {name!r}; {hint}")
+        raise CommandError(f"there is no format {name!r}; {hint(name, [RECORD, *sorted(able)])}")
     return able[name]
 
 
 def _have_records(files: Sequence[InputFile], formats: str, tenant: str | None) -> bool:
     """Whether the files have records, by the first line of each. If so, each other line must be a record too."""
-    firsts = [line for file in files for line in [next(_line_forms(file), None)] if line is not None]
-    record = next((line for line in firsts if line.is_record), None)
+    firsts = [each for file in files for each in islice(_line_forms(file), 1)]
+    record = next((line for line, is_record in firsts if is_record), None)
     if record is None:
         return not firsts and tenant is None
-    others = (line for file in files for line in _line_forms(file) if not line.is_record)
+    others = (line for file in files for line, is_record in _line_forms(file) if not is_record)
     other = next(others, None)
     if other is not None:
         why = f"{other.file}:{other.number} is none"
@@ -88,23 +85,15 @@ def _have_records(files: Sequence[InputFile], formats: str, tenant: str | None) 
     )
 
 
-class _LineForm(NamedTuple):
-    """A line that is JSON, and whether it looks like a record."""
-
-    file: str
-    number: int
-    is_record: bool
-
-
-def _line_forms(file: InputFile) -> Iterator[_LineForm]:
-    """The lines that are JSON; of a pipe no more than the first."""
+def _line_forms(file: InputFile) -> Iterator[tuple[Line, bool]]:
+    """The lines that are JSON, and whether each looks like a record; of a pipe no more than the first."""
     lines = file.lines() if not file.is_pipe else filter(None, [file.first()])
     for line in lines:
         try:
             _decode(line.content)
         except msgspec.ValidationError:
-            yield _LineForm(line.file, line.number, is_record=False)
+            yield line, False
         except UNREADABLE:
             continue
         else:
-            yield _LineForm(line.file, line.number, is_record=True)
+            yield line, True

@@ -19,9 +19,10 @@ from ingestd.api.journal import Journal
 from ingestd.api.times import parse_time
 from ingestd.support.record_head import RecordHead, read_head
 
+from ..journal_reading import pages_of, records_of
+
 __all__ = ["FormerCopies", "KnownRecords"]
 
-_PAGE = 500
 _MANY = 1000  # digests that are written together
 _CACHE = 32 << 10  # KiB in memory; the rest is in a temporary file, which SQLite removes
 _DAY = 86_400_000
@@ -53,13 +54,11 @@ class KnownRecords:
         Returns the positions of records without state of which the journal has a later copy with state.
         """
         former: list[int] = []
-        after, last = 0, await journal.last()
-        while after < last and (records := await journal.read(after, _PAGE)):
-            self._add(self._digests(records, former))
-            for record in records:
+        async for page in pages_of(journal, 0, await journal.last()):
+            self._add(self._digests(page, former))
+            for record in page:
                 self.add_erasure(record)
-            after = records[-1].position
-            show(after)
+            show(page[-1].position)
         return former
 
     def _digests(self, records: Iterable[Record], former: list[int]) -> Iterable[tuple[bytes, int]]:
@@ -169,7 +168,9 @@ class FormerCopies:
     async def mark(self) -> None:
         """Mark the copies that were added. Raises `Unavailable`."""
         for journal, positions in self._positions.items():
-            records = [each for run in _runs(sorted(positions)) for each in await _read(journal, *run)]
+            records = [
+                each for first, last in _runs(sorted(positions)) async for each in records_of(journal, first - 1, last)
+            ]
             await journal.replace([(each, msgspec.json.encode(completed(each.decode()))) for each in records])
         self._positions.clear()
 
@@ -182,13 +183,3 @@ def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield first, before
             first = position
         before = position
-
-
-async def _read(journal: Journal, first: int, last: int) -> list[Record]:
-    """The records between these positions, as far as retention has left them."""
-    found: list[Record] = []
-    after = first - 1
-    while after < last and (records := await journal.read(after, last - after)):
-        found += [record for record in records if record.position <= last]
-        after = records[-1].position
-    return found

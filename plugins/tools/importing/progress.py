@@ -6,8 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import count
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
 
 from ..sinks.progress_bar import ProgressBar
 from .lines import InputFiles
@@ -28,15 +27,9 @@ class Interruption:
     def __init__(self) -> None:
         self.is_guarded = False
         self._is_wanted = False
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._note)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         signal.signal(signal.SIGINT, self._before)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 
@@ -148,7 +148,6 @@ FORMS: Mapping[str, type[ReceivedRecord | DerivedRecord]] = {
 }
 """The forms by type. A derived record may have other members, which are kept."""
 
-_Form = TypeVar("_Form")
 _PATH = re.compile(r" - at `\$((?:[^`])*)`\Z")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 _MEMBER = re.compile(r"(?:unknown field|missing required field) `([^`]*)`")
@@ -160,10 +159,6 @@ def convert(line: dict[str, Any]) -> ReceivedRecord | DerivedRecord:
     form = FORMS.get(type_) if isinstance(type_, str) else None
     if form is None:
         refuse("/type", f"expected {', '.join(FORMS)}", "enum")
-    return _convert(line, form)
-
-
-def _convert(line: dict[str, Any], form: type[_Form]) -> _Form:
     try:
         return msgspec.convert(line, form)
     except msgspec.ValidationError as error:

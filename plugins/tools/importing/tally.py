@@ -9,12 +9,11 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 from ingestd.api.errors import CommandError, Refused, UnknownKey
 from ingestd.api.events import Event
-from ingestd.api.output import write, write_json
+from ingestd.api.output import write_result
 from ingestd.support.terminal import printable, table
 
 from .line_reader import Item
@@ -46,17 +45,14 @@ class Tally:
         self.counts: Counter[str] = Counter()
         self.types: Counter[str] = Counter()
         self.keys = BoundedCounter()
-        self._orders = self._sessions = 0
+        self._orders = 0
+        self.events_without_session = 0
+        """Events that the journal has without state and without a session."""
 
     @property
     def orders_not_attributed(self) -> int:
         """Orders that the journal has without state. The attributions of the files are history of such orders."""
         return max(0, self._orders)
-
-    @property
-    def events_without_session(self) -> int:
-        """Events that the journal has without state and without a session."""
-        return self._sessions
 
     def stored(self, item: Item, *, changes_state: bool) -> None:
         self.counts["completed" if item.former else "imported"] += 1
@@ -69,7 +65,8 @@ class Tally:
     def missing(self, item: Item) -> None:
         """Note an item that the journal has without state."""
         self._orders += item.is_order - (item.type == "attribution")
-        self._sessions += isinstance(item.content, Event) and item.type == "event" and item.content.session_id is None
+        if isinstance(item.content, Event) and item.type == "event" and item.content.session_id is None:
+            self.events_without_session += 1
 
 
 _ROWS = 20  # rows of a table, and names of a list
@@ -78,17 +75,13 @@ _ROWS = 20  # rows of a table, and names of a list
 def print_summary(tally: Tally, faults: Counter[str], left_out: Sequence[str], *, dry_run: bool, as_json: bool) -> None:
     """`faults` are the numbers of faulty lines by place, `left_out` the files that were not read."""
     counts, types = dict(sorted(tally.counts.items())), dict(sorted(tally.types.items()))
-    if as_json:
-        told = {
-            "dryRun": dry_run, "lines": tally.lines, "counts": counts, "imported": types,
-            "keys": dict(tally.keys.most_common()), "faults": dict(faults.most_common()), "filesLeftOut": len(left_out),
-            "ordersNotAttributed": tally.orders_not_attributed, "eventsWithoutSession": tally.events_without_session,
-        }  # fmt: skip
-        write_json(told)
-    elif counts:
-        write(_for_people(tally, counts, types, faults, dry_run=dry_run))
-    else:
-        write(["the files have no lines"])
+    told = {
+        "dryRun": dry_run, "lines": tally.lines, "counts": counts, "imported": types,
+        "keys": dict(tally.keys.most_common()), "faults": dict(faults.most_common()), "filesLeftOut": len(left_out),
+        "ordersNotAttributed": tally.orders_not_attributed, "eventsWithoutSession": tally.events_without_session,
+    }  # fmt: skip
+    lines = _for_people(tally, counts, types, faults, dry_run=dry_run) if counts else ["the files have no lines"]
+    write_result(told, lines=lines, as_json=as_json)
 
 
 def _for_people(
@@ -149,12 +142,7 @@ class FaultReport:
             except OSError as error:
                 raise CommandError(f"{path}: {error.strerror}") from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._file is not None:
             self._file.close()
 

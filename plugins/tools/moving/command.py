@@ -1,51 +1,47 @@
-"""`ingestd store copy` and `ingestd store compare`."""
+"""The commands of `ingestd store`: copy, compare, backup, restore, upgrade and acknowledge-loss."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
-from ingestd.api.backend import Backend
+from ingestd.api.backend import Backend, MissingPartitions
 from ingestd.api.errors import CommandError
-from ingestd.api.output import write, write_json
+from ingestd.api.output import write, write_result
 from ingestd.config import Config, load_config
 from ingestd.hooks.loader import Plugins, load_plugins
-from ingestd.storage.backends import Backends
+from ingestd.storage.backends import Backends, open_backends
 from ingestd.support.terminal import table
 
+from .comparison import Compared, compare_regrouped, compare_sides, ends_of
 from .ledger import sum_up
-from .regrouped_comparison import compare_regrouped
 from .regrouped_copy import RegroupedCopy, counts
 from .sides import Side, make_backend, open_sides, refuse_missing, shown
-from .store_copy import Compared, StoreCopy, compare_sides, refuse_source
+from .store_copy import StoreCopy, refuse_source
 
-__all__ = ["back_up", "compare", "copy", "restore"]
+__all__ = ["acknowledge_loss", "back_up", "compare", "copy", "restore", "upgrade"]
 
 
 async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    from_config = _config_of_source(arguments, config, plugins)
+    make_source = _maker_of_source(arguments, config, plugins)
 
     async def source_is_idle() -> bool:
-        return not await make_backend("--from", arguments.source, *from_config).daemons()
+        return not await make_source().daemons()
 
     if not arguments.prepare and not await source_is_idle():
         raise CommandError(
             f"a daemon serves from {shown(arguments.source)}; stop it, or add --prepare to copy most of it before that"
         )
-    target_backend = make_backend("--to", arguments.target, config, plugins)
-    source_backend = make_backend("--from", arguments.source, *from_config)
-    async with _both(arguments, source_backend, target_backend, copying=True) as (source, target):
-
-        async def ends() -> list[int]:
-            return [await side.journal.last() for side in source]
+    async with _both(arguments, make_source(), config, plugins, copying=True) as (source, target):
 
         async def source_is_unchanged() -> bool:
-            return await source_is_idle() and await ends() == before
+            return await source_is_idle() and await ends_of(source) == before
 
-        before, quiet = await ends(), arguments.quiet or arguments.json
+        before, quiet = await ends_of(source), arguments.quiet or arguments.json
         unknown: Counter[str] = Counter()
         compared = None
         if len(source) == len(target):
@@ -61,45 +57,39 @@ async def copy(arguments: argparse.Namespace, config: Config, plugins: Plugins) 
                 else:
                     compared = await regrouped.finish(source_is_unchanged, leave_unknown=arguments.leave_unknown)
                 unknown = regrouped.unknown
-    if arguments.json:
-        _print_json(compared)
-    elif compared is None:
-        write(["prepared: stop the daemon, and run the same command without --prepare"])
-    else:
-        write(["copied, and the same on both sides:", *_lines(compared)])
+    lines = ["prepared: stop the daemon, and run the same command without --prepare"]
+    if compared is not None:
+        lines = ["copied, and the same on both sides:", *_lines(compared)]
         if unknown:
-            write([f"left out, because their tenant is unknown: {counts(unknown)}"])
+            lines.append(f"left out, because their tenant is unknown: {counts(unknown)}")
+    write_result(_facts(compared), lines=lines, as_json=arguments.json)
 
 
 async def compare(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    from_config = _config_of_source(arguments, config, plugins)
-    if await make_backend("--from", arguments.source, *from_config).daemons():
+    make_source = _maker_of_source(arguments, config, plugins)
+    if await make_source().daemons():
         raise CommandError(f"--from: a daemon serves from {shown(arguments.source)}; stop it first")
-    target_backend = make_backend("--to", arguments.target, config, plugins)
-    source_backend = make_backend("--from", arguments.source, *from_config)
-    async with _both(arguments, source_backend, target_backend, copying=False) as (source, target):
+    async with _both(arguments, make_source(), config, plugins, copying=False) as (source, target):
         if len(source) == len(target):
             compared = [await compare_sides(ours, theirs, plugins) for ours, theirs in zip(source, target, strict=True)]
         else:
             compared = [*await compare_regrouped(source, target, plugins)]
-    if arguments.json:
-        _print_json(compared)
-    else:
-        write(["the same on both sides:", *_lines(compared)])
+    write_result(_facts(compared), lines=["the same on both sides:", *_lines(compared)], as_json=arguments.json)
 
 
-def _config_of_source(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> tuple[Config, Plugins]:
-    """The configuration of `--from-config`, or the other store's. Raises `ConfigError`."""
-    if arguments.from_config is None:
-        return config, plugins
-    own = load_config(Path(arguments.from_config))
-    return own, load_plugins(own)
+def _maker_of_source(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> Callable[[], Backend]:
+    """Makes the back end of `--from`, by `--from-config` or the other store's configuration. Raises `ConfigError`."""
+    if arguments.from_config is not None:
+        config = load_config(Path(arguments.from_config))
+        plugins = load_plugins(config)
+    return partial(make_backend, "--from", arguments.source, config, plugins)
 
 
 @asynccontextmanager
 async def _both(
-    arguments: argparse.Namespace, source: Backend, target: Backend, *, copying: bool
+    arguments: argparse.Namespace, source: Backend, config: Config, plugins: Plugins, *, copying: bool
 ) -> AsyncIterator[tuple[Sequence[Side], Sequence[Side]]]:
+    target = make_backend("--to", arguments.target, config, plugins)
     await refuse_missing("--from", arguments.source, source)
     if not copying:
         await refuse_missing("--to", arguments.target, target)
@@ -127,16 +117,12 @@ def _lines(compared: Sequence[Compared]) -> Iterator[str]:
     yield f"  cursors: {sum(each.cursors for each in compared)}"
 
 
-def _print_json(compared: Sequence[Compared] | None) -> None:
-    told: dict[str, object] = {"finished": compared is not None}
-    if compared is not None:
-        parts = [_told(each) for each in compared]
-        if len(parts) > 1:
-            names = [{"partition": each.name} for each in compared]
-            told["partitions"] = [name | part for name, part in zip(names, parts, strict=True)]
-        else:
-            told |= parts[0]
-    write_json(told)
+def _facts(compared: Sequence[Compared] | None) -> dict[str, object]:
+    if compared is None:
+        return {"finished": False}
+    if len(compared) == 1:
+        return {"finished": True, **_told(compared[0])}
+    return {"finished": True, "partitions": [{"partition": each.name, **_told(each)} for each in compared]}
 
 
 def _told(compared: Compared) -> dict[str, object]:
@@ -148,13 +134,13 @@ def _told(compared: Compared) -> dict[str, object]:
 
 
 async def back_up(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    file = _file(arguments)
+    file = arguments.file.absolute()
     await Backends(config, plugins).single.back_up(file)
     write([f"written and checked: {file} ({file.stat().st_size} bytes)"])
 
 
 async def restore(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
-    file = _file(arguments)
+    file = arguments.file.absolute()
     kept = await Backends(config, plugins).single.restore(file)
     write([f"restored: {file}"])
     if kept is not None:
@@ -162,6 +148,22 @@ async def restore(arguments: argparse.Namespace, config: Config, plugins: Plugin
     write(["the data stored since the backup is lost; after the start, run `ingestd store acknowledge-loss`"])
 
 
-def _file(arguments: argparse.Namespace) -> Path:
-    file: Path = arguments.file
-    return file.absolute()
+async def upgrade(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    """Bring the data to this version, as the next start of the daemon would."""
+    done = await Backends(config, plugins).upgrade(keep=not arguments.no_copy)
+    write(done or ["the store is of this version already"])
+
+
+async def acknowledge_loss(arguments: argparse.Namespace, config: Config, plugins: Plugins) -> None:
+    is_any = False
+    async with open_backends(config, plugins) as backends:
+        missing = MissingPartitions(backends.partitions)
+        for partition in backends.partitions:
+            with missing.tolerating(partition):
+                loss = partition.store.loss
+                if await partition.store.clear_loss():
+                    is_any = True
+                    write([f"acknowledged: {f'partition {partition.name}: ' if partition.name else ''}{loss}"])
+    if not is_any:
+        write(["there is no loss of data to acknowledge"])
+    missing.check("a loss there is not acknowledged")

@@ -60,10 +60,9 @@ class KnownKeys:
 
     def learn(self, entry: Entry) -> None:
         """Add what an entry tells: a value may begin with the digest of its tenant."""
-        if (tenant := self._tagged(entry)) is not None and entry.value is not None:
+        if entry.value is not None and (tenant := self._tags.get(entry.value[:_TAG])) is not None:
             self.add(tenant, [entry.value[_TAG:]])
-            owner = self.index_of(tenant)
-            self._file.execute(_ADD, (_digest(entry), owner))
+            self._file.execute(_ADD, (_digest(entry), self.index_of(tenant)))
 
     def owners(self, entries: Sequence[Entry]) -> list[int | None]:
         """The index of each entry's partition, or `EVERYWHERE`; None if it is unknown."""
@@ -77,9 +76,6 @@ class KnownKeys:
             return known
         names = [self.moved.get(namespace_of(entry.key)) for entry in entries]
         return [owner if name is None else self.index_of(name) for name, owner in zip(names, known, strict=True)]
-
-    def _tagged(self, entry: Entry) -> str | None:
-        return None if entry.value is None else self._tags.get(entry.value[:_TAG])
 
 
 def _digest(entry: Entry) -> bytes:

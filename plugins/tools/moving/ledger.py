@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from ingestd.api import times
-from ingestd.api.contents import Entry, kind_of
+from ingestd.api.contents import Entry
 
 __all__ = ["Digests", "KindDigest", "Ledger", "sum_up"]
 
-_MINUTE = 60_000  # milliseconds
-_DAY = 86_400_000
 _MODULUS = 1 << 128
 
 _TABLE = """
@@ -79,36 +76,24 @@ class KindDigest(NamedTuple):
 
 
 class Digests:
-    """Counts and digests of entries by kind, independent of the order of the entries.
-
-    An entry may expire meanwhile. So entries that expire soon are counted for each minute of their expiry, and
-    `of_kinds` leaves out the minutes that have passed.
-    """
+    """Counts and digests of entries by kind, independent of the order of the entries."""
 
     def __init__(self) -> None:
-        self._last_minute = (times.now() + _DAY) // _MINUTE
-        self._sums: dict[str, dict[int, list[int]]] = defaultdict(dict)
-        """By kind and minute of expiry: the number of entries and the sum of their digests."""
+        self._sums: dict[str, tuple[int, int]] = {}
+        """By kind: the number of entries and the sum of their digests."""
 
-    def add(self, entry: Entry, digest: bytes) -> None:
-        minute = self._last_minute if entry.expires is None else min(entry.expires // _MINUTE, self._last_minute)
-        found = self._sums[kind_of(entry.key)].setdefault(max(minute, self._last_minute - _DAY // _MINUTE), [0, 0])
-        found[0] += 1
-        found[1] = (found[1] + int.from_bytes(digest, "big")) % _MODULUS
+    def add(self, kind: str, entries: int, digest: int) -> None:
+        count, total = self._sums.get(kind, (0, 0))
+        self._sums[kind] = count + entries, (total + digest) % _MODULUS
 
-    def of_kinds(self, now: int) -> Iterator[KindDigest]:
-        """The kinds in order, with the entries that expire after the minute of `now` (milliseconds)."""
-        for kind, minutes in sorted(self._sums.items()):
-            living = [found for minute, found in minutes.items() if minute > now // _MINUTE]
-            if living:
-                total = sum(found[1] for found in living) % _MODULUS
-                yield KindDigest(kind, sum(found[0] for found in living), f"{total:032x}")
+    def of_kinds(self) -> list[KindDigest]:
+        """The kinds in order."""
+        return [KindDigest(kind, count, f"{total:032x}") for kind, (count, total) in sorted(self._sums.items())]
 
 
 def sum_up(digests: Iterable[KindDigest]) -> list[KindDigest]:
     """The digests of several partitions by kind, as if all their entries were in one."""
-    found: dict[str, tuple[int, int]] = {}
+    total = Digests()
     for each in digests:
-        entries, total = found.get(each.kind, (0, 0))
-        found[each.kind] = entries + each.entries, (total + int(each.digest, 16)) % _MODULUS
-    return [KindDigest(kind, entries, f"{total:032x}") for kind, (entries, total) in sorted(found.items())]
+        total.add(each.kind, each.entries, int(each.digest, 16))
+    return total.of_kinds()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from typing import NamedTuple
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
-from ingestd.api.journal import Journal
 from ingestd.storage.copy_mark import CopyMark, Regrouping, put_mark
 
 from ..forget.traces import ERASURE
-from .journals import records_of
+from ..journal_reading import merged, positions_of, records_of
 from .sides import Side
 
-__all__ = ["Cut", "RecordCopy", "cuts_of", "in_order", "is_within", "lowest", "merged", "regrouping_of"]
+__all__ = ["Cut", "RecordCopy", "cuts_of", "in_order", "is_within", "lowest", "regrouping_of", "spans_of"]
 
 
 class Cut(NamedTuple):
@@ -32,7 +30,7 @@ async def cuts_of(source: Sequence[Side]) -> list[Cut]:
     cursors, bounds = [], []
     for side in source:
         extent = await side.journal.extent()
-        cursors.append({cursor.name: cursor.position for cursor in await side.journal.cursors()})
+        cursors.append(await positions_of(side.journal))
         bounds.append((extent.first - 1, extent.last))
     found = []
     for name in sorted({name for some in cursors for name in some}):
@@ -74,6 +72,11 @@ _WAITING = 500  # records of one commit
 _WAITING_BYTES = 1 << 20
 
 
+def spans_of(sides: Sequence[Side], after: Sequence[int], upto: Sequence[int]) -> list[AsyncIterator[Record]]:
+    """The records of each partition after a position and up to another one."""
+    return [records_of(side.journal, *span) for side, *span in zip(sides, after, upto, strict=True)]
+
+
 class RecordCopy:
     """Copies records. A commit has the records of one target and its mark, which tells how far it has come."""
 
@@ -106,7 +109,7 @@ class RecordCopy:
         """Copy the records up to a position of each partition of the source. Raises `CommandError`, `Unavailable`."""
         done = [regrouping_of(mark).copied for mark in self._marks]
         reached = [min(some) for some in zip(*done, strict=True)]
-        async for origin, record in merged([side.journal for side in self._source], reached, positions):
+        async for origin, record in merged(spans_of(self._source, reached, positions)):
             index = self._index_of(record)
             reached[origin] = record.position
             if record.position > regrouping_of(self._marks[index]).copied[origin]:
@@ -159,23 +162,3 @@ class RecordCopy:
 def regrouping_of(mark: CopyMark) -> Regrouping:
     assert mark.regrouping is not None
     return mark.regrouping
-
-
-async def merged(
-    journals: Sequence[Journal], after: Sequence[int], upto: Sequence[int]
-) -> AsyncIterator[tuple[int, Record]]:
-    """The records of several journals by time, each with the index of its journal, in the order of each journal."""
-    streams = [records_of(*each) for each in zip(journals, after, upto, strict=True)]
-    heads = []
-    for index, stream in enumerate(streams):
-        if (record := await anext(stream, None)) is not None:
-            heads.append((record.at, index, record))
-    heapify(heads)
-    while heads:
-        _, index, record = heads[0]
-        yield index, record
-        following = await anext(streams[index], None)
-        if following is None:
-            heappop(heads)
-        else:
-            heapreplace(heads, (following.at, index, following))

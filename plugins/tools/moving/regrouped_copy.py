@@ -8,6 +8,7 @@ from contextlib import closing
 from functools import partial
 
 from ingestd.api import times
+from ingestd.api.contents import kind_of
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
 from ingestd.delivery.progress import PROGRESS
@@ -16,15 +17,16 @@ from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, Regrouping, write_mark
 from ingestd.storage.placements import index_of_tenant
 
+from ..journal_reading import merged, positions_of
 from ..sinks.progress_bar import ProgressBar
+from .comparison import Compared, RecordComparison, Span, compare_all, ends_of, firsts_of, moved_tenants, place_of
 from .known_keys import HOME, KnownKeys, texts_in
 from .ledger import Ledger
-from .record_copy import Cut, RecordCopy, cuts_of, in_order, lowest, merged, regrouping_of
-from .regrouped_comparison import RecordComparison, Span, compare_all, ends_of, moved_tenants, place_of
+from .record_copy import Cut, RecordCopy, cuts_of, in_order, lowest, regrouping_of, spans_of
 from .sides import Side
 from .sink_shares import SINK_KINDS, refuse_unfinished_work, share_sink
 from .states import StateCopy, parts_of
-from .store_copy import Compared, begin_marks, end_copy, may_be_blanked
+from .store_copy import begin_marks, end_copy, may_be_blanked
 
 __all__ = ["RegroupedCopy", "counts"]
 
@@ -69,7 +71,8 @@ class RegroupedCopy:
             await self._copy_state(ledger)
         first = regrouping_of(self._marks[0])
         ours, theirs = self._uncompared([*first.copied], await self._target_ends())
-        await self._compare_beside_daemon(ours, theirs)
+        comparison = RecordComparison(self._source, self._target, await moved_tenants(self._source))
+        await comparison.compare_beside_daemon(ours, theirs)
         first.compared, first.compared_to = [*ours.upto], [*theirs.upto]
         await write_mark(self._target[0].store, self._marks[0])
 
@@ -122,8 +125,8 @@ class RegroupedCopy:
             self._known.is_complete = not any(done) and set_cursors
             for index, side in enumerate(self._target):
                 async for part in parts_of(side.contents):
-                    self._known.keep([entry for entry in part if not _is_of_sink(entry.key)], index)
-        begins = map(max, done, [first - 1 for first in await _firsts(self._source)])
+                    self._known.keep([entry for entry in part if kind_of(entry.key) not in SINK_KINDS], index)
+        begins = map(max, done, [first - 1 for first in await firsts_of(self._source)])
         count = sum(max(0, end - begin) for begin, end in zip(begins, cuts[-1].positions, strict=True))
         bar = ProgressBar(count, "records", quiet=self._quiet)
         run = RecordCopy(self._source, self._target, self._marks, self._learned, bar.show)
@@ -164,20 +167,20 @@ class RegroupedCopy:
     async def _learn_all_records(self) -> None:
         """Earlier runs have read most records, and their knowledge is gone."""
         ends = await ends_of(self._source)
-        async for _, record in merged([side.journal for side in self._source], [0] * len(ends), ends):
+        async for _, record in merged(spans_of(self._source, [0] * len(ends), ends)):
             self._learned(record)
         if self._known is not None:
             self._known.is_complete = True
 
     async def _share_sinks(self, cuts: Sequence[Cut]) -> None:
-        cursors = [{each.name: each.position for each in await side.journal.cursors()} for side in self._target]
+        positions = [await positions_of(side.journal) for side in self._target]
         for cut in cuts:
             if cut.consumer.startswith(PREFIX):
                 await share_sink(
                     self._source,
                     self._target,
                     cut,
-                    ends=[some[cut.consumer] for some in cursors],
+                    ends=[some[cut.consumer] for some in positions],
                     begin=regrouping_of(self._marks[0]).begin,
                     index_of=lambda record: place_of(record, len(self._target)),
                 )
@@ -200,29 +203,9 @@ class RegroupedCopy:
             return Span(first.compared, ends), Span(first.compared_to, there)
         return Span([0] * len(ends), ends), Span([first.begin] * len(there), there)
 
-    async def _compare_beside_daemon(self, ours: Span, theirs: Span) -> None:
-        while True:
-            begun = await _firsts(self._source)
-            try:
-                comparison = RecordComparison(self._source, self._target, await moved_tenants(self._source))
-                await comparison.compare(ours, theirs, repair=True)
-            except CommandError:
-                if begun == await _firsts(self._source):
-                    raise
-            else:
-                return
-
     async def _target_ends(self) -> list[int]:
         begin = regrouping_of(self._marks[0]).begin
         return [max(begin, end) for end in await ends_of(self._target)]
-
-
-async def _firsts(sides: Sequence[Side]) -> list[int]:
-    return [(await side.journal.extent()).first for side in sides]
-
-
-def _is_of_sink(key: str) -> bool:
-    return key.partition(":")[0] in SINK_KINDS
 
 
 def counts(unknown: Counter[str]) -> str:

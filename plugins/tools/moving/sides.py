@@ -14,7 +14,7 @@ from ingestd.api.journal import Journal
 from ingestd.api.store import Store
 from ingestd.config import Config
 from ingestd.hooks.loader import Plugins
-from ingestd.support.names import nearest
+from ingestd.support.names import hint
 
 __all__ = ["Side", "make_backend", "open_sides", "refuse_missing", "shown"]
 
@@ -42,9 +42,8 @@ def make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Bac
     """The back end of a URL, not open yet. Raises `ConfigError`, which names the option."""
     scheme = url.partition(":")[0]
     if scheme not in plugins.stores:
-        near = nearest(scheme, [*plugins.stores])
-        hint = f"did you mean {near}:…?" if near else f"known: {', '.join(sorted(plugins.stores))}"
-        raise ConfigError(f"{option}: no plugin offers a store for {scheme}:…; {hint}")
+        cure = hint(f"{scheme}:…", [f"{each}:…" for each in sorted(plugins.stores)])
+        raise ConfigError(f"{option}: no plugin offers a store for {scheme}:…; {cure}")
     try:
         return plugins.stores[scheme](url, config.base)
     except ConfigError as error:

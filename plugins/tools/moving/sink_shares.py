@@ -84,10 +84,8 @@ async def share_sink(
             newest[index] = letter.number if len(source) == 1 else counts[index]
             moved = msgspec.structs.replace(letter, number=newest[index], position=position)
             if letter.omitted and (record := await whole_record(letter, side.journal)) is not None:
-                moved.record, moved.omitted = (
-                    msgspec.Raw(record.body),
-                    0,
-                )  # no letter finds its record by its new position
+                # No letter finds its record by its new position.
+                moved.record, moved.omitted = msgspec.Raw(record.body), 0
             position -= 1
             given = target[index].store.begin(now)
             await save_dead_letter(given, sink, moved)

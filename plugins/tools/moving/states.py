@@ -17,7 +17,7 @@ from .known_keys import EVERYWHERE, HOME, KnownKeys
 from .ledger import Digests, KindDigest, Ledger
 from .sides import Side
 
-__all__ = ["StateCopy", "parts_of", "refuse_differences", "verified"]
+__all__ = ["StateCopy", "parts_of", "verified"]
 
 _PART = 250  # entries of one commit
 _PART_BYTES = 1 << 20
@@ -139,13 +139,14 @@ class StateCopy:
 
 
 async def verified(
-    target: Sequence[Side], ledger: Ledger, *, remove: bool = False
-) -> tuple[list[list[KindDigest]], list[str]]:
-    """Compare a store with a ledger. Returns the digests of each partition, and how some entries differ.
+    target: Sequence[Side], ledger: Ledger, *, remove: bool, copy: str = "the copy"
+) -> list[list[KindDigest]]:
+    """Compare a store with a ledger. Returns the digests of each partition.
 
-    `remove` removes the entries that are not in the ledger. Raises `Unavailable`.
+    `remove` removes the entries that are not in the ledger. Raises `CommandError`, which names some entries that
+    differ, and `Unavailable`.
     """
-    found, differences = [], []
+    found, differences = [], list[str]()
     for index, side in enumerate(target):
         digests = Digests()
         async for part in parts_of(side.contents):
@@ -157,26 +158,24 @@ async def verified(
                 if row is None or row[0] not in {index, EVERYWHERE}:
                     others.append(entry)
                     continue
+                if _has_expired(entry):
+                    continue
                 digest = entry.digest()
-                if row[1] != digest and not _has_expired(entry):
+                if row[1] != digest:
                     differences.append(f"{entry.key} has another content")
-                digests.add(entry, digest)
+                digests.add(kind_of(entry.key), 1, int.from_bytes(digest, "big"))
             if others and remove:
                 await side.contents.remove(others)
             elif len(differences) < _NAMED:
                 differences += [f"{entry.key} is not in the source" for entry in others if not _has_expired(entry)]
-        found.append([*digests.of_kinds(times.now())])
+        found.append(digests.of_kinds())
     differences += [f"{key} is missing" for key in islice(ledger.missing(), _NAMED)]
-    return found, differences
-
-
-def refuse_differences(differences: Sequence[str], copy: str = "the copy") -> None:
-    """Raises `CommandError` if there are any."""
     if differences:
         kinds = sorted({kind_of(each) for each in differences})
         raise CommandError(
             f"{copy} differs from the source in entries of {', '.join(kinds)}: {', '.join(differences[:_NAMED])}"
         )
+    return found
 
 
 def _expires_soon(entry: Entry) -> bool:

@@ -1,10 +1,12 @@
-"""The copy of a store to one with as many partitions, and the marks from which a later run of any copy continues."""
+"""The copy of a store to one with as many partitions, and the marks from which a later run of any copy continues.
+
+Records keep their positions, and consumers their cursors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
-from typing import NamedTuple
 
 import msgspec
 
@@ -14,25 +16,18 @@ from ingestd.hooks.loader import Plugins
 from ingestd.storage.copy_mark import CopyMark, read_mark, write_mark
 from ingestd.storage.placements import read_map, unfinished
 
+from ..forget.traces import ERASURE
 from ..sinks.progress_bar import ProgressBar
-from .journals import JournalDigest, compare_journals, copy_cursors, copy_records, differing_cursors
-from .ledger import KindDigest, Ledger
+from .comparison import Compared, RecordComparison, Span, compare_partition, cursors_of, firsts_of
+from .ledger import Ledger
 from .sides import Side
-from .states import StateCopy, refuse_differences, verified
+from .states import StateCopy
 
-__all__ = ["Compared", "StoreCopy", "begin_marks", "compare_sides", "end_copy", "may_be_blanked", "refuse_source"]
+__all__ = ["StoreCopy", "begin_marks", "end_copy", "may_be_blanked", "refuse_source", "set_cursors"]
 
+_PAGE = 500  # records of one commit
+_TRIMMED = 500  # records that one step removes
 _FORGETTING = 86_400_000  # milliseconds that a `forget` may take at most, from its erasure record on
-
-
-class Compared(NamedTuple):
-    """What both sides have in a partition."""
-
-    name: str
-    """The name of the partition, which is empty if it is the only one."""
-    journal: JournalDigest
-    state: Sequence[KindDigest]
-    cursors: int
 
 
 class StoreCopy:
@@ -52,8 +47,10 @@ class StoreCopy:
         for source, target, mark in await self._begin_marks():
             with closing(Ledger()) as ledger:
                 await self._copy(source, target, mark, ledger)
-            compared = await compare_journals(source, target, mark.compared_to, repair=True, serving=True)
-            mark.compared_to = compared.last
+            (first,) = await firsts_of([source])
+            span = Span([max(mark.compared_to, first - 1)], [await target.journal.last()])
+            await RecordComparison([source], [target], ()).compare_beside_daemon(span, span)
+            (mark.compared_to,) = span.upto
             await write_mark(target.store, mark)
 
     async def finish(self, source_is_unchanged: Callable[[], Awaitable[bool]]) -> Sequence[Compared]:
@@ -67,8 +64,7 @@ class StoreCopy:
             with closing(Ledger()) as ledger:
                 await self._copy(source, target, mark, ledger)
                 after = 0 if may_be_blanked([mark]) else mark.compared_to
-                journal = await compare_journals(source, target, after, repair=True)
-                compared.append(await _compared(source, target, journal, ledger, copying=True))
+                compared.append(await compare_partition(source, target, after, ledger, copying=True))
         await end_copy(self._source, self._target, source_is_unchanged)
         return compared
 
@@ -86,29 +82,61 @@ class StoreCopy:
                 mark.erased_at = at
                 await write_mark(target.store, mark)
 
-        await copy_records(source, target, lambda position: bar.show(position - begun_from), note_erasure)
+        await _copy_records(source, target, lambda position: bar.show(position - begun_from), note_erasure)
         state = StateCopy([source], [target], None, self._plugins, ledger, say=bar.say)
         await state.run(spread=False)
         place = f"partition {target.name}: " if target.name else ""
         bar.say(f"{place}{state.changed} entries of state copied")
-        await copy_cursors(source, target)
+        await set_cursors(target, await cursors_of(source.journal))
 
 
-async def compare_sides(source: Side, target: Side, plugins: Plugins) -> Compared:
-    """Compare two partitions that no daemon serves from. Raises `CommandError`, which names what differs."""
-    journal = await compare_journals(source, target, 0)
-    with closing(Ledger()) as ledger:
-        await StateCopy([source], (), None, plugins, ledger).run(spread=False)
-        return await _compared(source, target, journal, ledger, copying=False)
+async def _copy_records(
+    source: Side, target: Side, copied: Callable[[int], None], erased: Callable[[int], Awaitable[None]]
+) -> None:
+    """Copy the records that the target lacks, and remove those that the source has removed.
+
+    `copied` gets the position reached. `erased` gets the time of each erasure (milliseconds), before the record is
+    copied. Raises `CommandError`, `Unavailable`.
+    """
+    extent = await source.journal.extent()
+    while (after := await _align(source, target)) < extent.last:
+        while after < extent.last:
+            records = await source.journal.read(after, _PAGE)
+            if not records or records[0].position != after + 1:  # a daemon has trimmed them: align again
+                break
+            for record in records:
+                if record.type == ERASURE:
+                    await erased(record.at)
+            after = await target.journal.commit(records, target.store.begin(times.now()))
+            if after != records[-1].position:
+                raise CommandError(f"another program writes to {target}; stop it, and begin with an empty target")
+            copied(after)
 
 
-async def _compared(source: Side, target: Side, journal: JournalDigest, ledger: Ledger, *, copying: bool) -> Compared:
-    copy = f"partition {target.name} of the copy" if target.name else "the copy"
-    (state,), differences = await verified([target], ledger, remove=copying)
-    refuse_differences(differences, copy)
-    if cursors := await differing_cursors(source, target):
-        raise CommandError(f"{copy} differs from the source in the cursors of {', '.join(cursors)}")
-    return Compared(target.name, journal, state, len(await target.journal.cursors()))
+async def _align(source: Side, target: Side) -> int:
+    """Begin the target's journal where the source's begins. Returns the last position of the target."""
+    extent, there = await source.journal.extent(), await target.journal.extent()
+    if there.last > extent.last:
+        raise CommandError(
+            f"the journal of {target} ends at {there.last}, after that of {source} at {extent.last}:"
+            " it is no copy of it; begin with an empty target"
+        )
+    while await target.journal.trim(min(extent.first - 1, there.last), _TRIMMED):
+        pass
+    if there.last >= extent.first - 1:
+        return there.last
+    await target.contents.continue_after(extent.first - 1)
+    return extent.first - 1
+
+
+async def set_cursors(target: Side, wanted: Mapping[str, int]) -> None:
+    """Set the positions of consumers, by name."""
+    for name, position in wanted.items():
+        cursor = await target.journal.acquire_cursor(name, "beginning")
+        if cursor.position != position:
+            state = target.store.begin(times.now())
+            await target.journal.commit([], state, cursor._replace(position=position))
+        await target.journal.release(cursor)
 
 
 # What copies to any number of partitions share

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from ingestd.api import times
 from ingestd.api.journal import Journal
 from ingestd.api.store import Store
+from ingestd.delivery.dead_letters import DeadLetter, read_letters
 from ingestd.delivery.operator_commands import OperatorCommands, load_commands
 from ingestd.delivery.progress import LAST_FAILURE, PROGRESS, LastFailure, Progress
 from ingestd.delivery.sink_consumer import PREFIX
 
-__all__ = ["Durable", "read_durable", "read_progress"]
+from ..journal_reading import positions_of
+
+__all__ = ["Durable", "letters_of", "read_durable"]
 
 _ATTEMPTS = 20
 
@@ -37,19 +41,28 @@ class Durable(NamedTuple):
         return self.position - self.progress.began - counted
 
 
-async def read_progress(store: Store, name: str) -> Progress | None:
+async def _progress(store: Store, name: str) -> Progress | None:
     state = store.begin(times.now())
     progress = await PROGRESS.load(state, name)
     await store.commit(state)
     return progress
 
 
+async def letters_of(store: Store, name: str, numbers: Collection[int] | None = None) -> AsyncIterator[DeadLetter]:
+    """The dead letters of a sink in their order, or those with these numbers."""
+    state = store.begin(times.now())
+    progress = await PROGRESS.load(state, name)
+    if progress is not None and progress.dead:
+        async for letter in read_letters(state, name, 0, progress.letters, numbers):
+            yield letter
+
+
 async def read_durable(store: Store, journal: Journal, name: str) -> Durable:
     """The durable state, with a cursor that matches the progress even while the sink is working."""
-    progress = await read_progress(store, name)
+    progress = await _progress(store, name)
     for _ in range(_ATTEMPTS):
-        position = next((each.position for each in await journal.cursors() if each.name == PREFIX + name), None)
-        before, progress = progress, await read_progress(store, name)
+        position = (await positions_of(journal)).get(PREFIX + name)
+        before, progress = progress, await _progress(store, name)
         state = store.begin(times.now())
         found = Durable(position, progress, await load_commands(state, name), await LAST_FAILURE.load(state, name))
         await store.commit(state)

@@ -16,18 +16,18 @@ from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.output import columns, write, write_json, write_result
 from ingestd.config import Config
-from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, read_letters, whole_record
+from ingestd.delivery.dead_letters import RECORD_GONE, DeadLetter, read_letter, whole_record
 from ingestd.delivery.operator_commands import Discard, Retry, give_command
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.backends import open_backends
 from ingestd.support.record_head import read_head
 from ingestd.support.terminal import cut, printable, table
 
-from .durable import read_durable, read_progress
+from .durable import letters_of, read_durable
 from .given import Given, Outcome
-from .partitions import check_configured, check_known, find_partition, known_sinks, named
+from .partitions import check_configured, check_known, find_partition, in_each, known_sinks, named
 from .progress_bar import ProgressBar
-from .running import Run, check_ready, leave, make_feeder, waiting
+from .running import Run, check_ready, conclude, make_feeder, waiting
 
 __all__ = ["discard", "list_letters", "retry", "show"]
 
@@ -122,17 +122,14 @@ class _Order:
     async def _choose(self, partitions: Sequence[Partition]) -> _Chosen:
         if self._arguments.all:
             self._missing = MissingPartitions(partitions)
-            found: _Chosen = {}
-            for partition in partitions:
-                with self._missing.tolerating(partition):
-                    found[partition.name] = [each.letter.number async for each in _read(self._name, partition)]
-            return {name: numbers for name, numbers in found.items() if numbers}
+            all_numbers = await in_each(partitions, self._missing, self._numbers_in)
+            return {name: numbers for name, numbers in all_numbers if numbers}
         chosen: dict[str, set[int]] = {}
         there: _Chosen = {}
         for given in self._arguments.numbers:
             partition = find_partition(given.partition, partitions, "dead letters")
             if partition.name not in there:
-                there[partition.name] = [each.letter.number async for each in _read(self._name, partition)]
+                _, there[partition.name] = await self._numbers_in(partition)
             numbers = [number for number in there[partition.name] if number in given.numbers]
             if not numbers:
                 first, last = given.numbers[0], given.numbers[-1]
@@ -140,6 +137,9 @@ class _Order:
                 raise CommandError(f"{self._name} has no dead letter {shown}")
             chosen.setdefault(partition.name, set()).update(numbers)
         return {name: sorted(found) for name, found in chosen.items()}
+
+    async def _numbers_in(self, partition: Partition) -> tuple[str, list[int]]:
+        return partition.name, [letter.number async for letter in letters_of(partition.store, self._name)]
 
     async def carry_out(self, kind: type[Retry | Discard], confirmed: _Chosen | None = None) -> None:
         """Give the command and wait for it. `confirmed` limits it to these dead letters."""
@@ -153,11 +153,6 @@ class _Order:
             if confirmed is not None:
                 both = {each: sorted({*chosen[each]} & {*confirmed.get(each, [])}) for each in chosen}
                 chosen = {each: numbers for each, numbers in both.items() if numbers}
-            if not chosen:
-                facts, lines = self._told(given, verb, chosen, [], None), [f"{name} has no dead letters"]
-                write_result(facts, lines=lines, as_json=arguments.json)
-                self._check_missing(verb)
-                return
             partitions = [partition for partition in backends.partitions if partition.name in chosen]
             durables = [await read_durable(each.store, each.journal, name) for each in partitions]
             for durable in durables:
@@ -169,29 +164,22 @@ class _Order:
                 number = await give_command(partition.store, name, order)
                 given.append(Given(partition, number, numbers[-1], lambda progress: progress.at))
                 given[-1].see(durable.progress)
-        if not arguments.wait:
-            facts = self._told(given, verb, chosen, [], None)
-            write_result(facts, lines=[waiting(name, given)], as_json=arguments.json)
-            self._check_missing(verb)
-            return
-        bar = ProgressBar(sum(each.count for each in given), "dead letters processed", quiet=arguments.json)
-        outcome = await Run(feeder, given, bar.show, bar.say).until_done(self._config, self._plugins)
-        bar.close()
-        async with open_backends(self._config, self._plugins) as backends:
-            left = [
-                found
-                for partition in backends.partitions
-                if partition.name in chosen
-                async for found in _read(name, partition, chosen[partition.name])
-            ]
-        if arguments.json:
-            write_json(self._told(given, verb, chosen, left, outcome))
-        elif outcome.interrupted is None:
-            write(_result(name, verb, _count(chosen), left))
-        leave(name, outcome, quiet=arguments.json)
-        self._check_missing(verb)
-
-    def _check_missing(self, verb: str) -> None:
+        if not given or not arguments.wait:
+            lines = [waiting(name, given) if given else f"{name} has no dead letters"]
+            write_result(self._told(given, verb, chosen, [], None), lines=lines, as_json=arguments.json)
+        else:
+            bar = ProgressBar(sum(each.count for each in given), "dead letters processed", quiet=arguments.json)
+            outcome = await Run(feeder, given, bar.show, bar.say).until_done(self._config, self._plugins)
+            bar.close()
+            async with open_backends(self._config, self._plugins) as backends:
+                left = [
+                    found
+                    for partition in backends.partitions
+                    if partition.name in chosen
+                    async for found in _read(name, partition, chosen[partition.name])
+                ]
+            facts = self._told(given, verb, chosen, left, outcome)
+            conclude(name, outcome, facts, _result(name, verb, _count(chosen), left), as_json=arguments.json)
         self._missing.check(f"no dead letters are {verb} there")
 
     def _told(
@@ -224,11 +212,8 @@ def _count(chosen: _Chosen) -> int:
 
 async def _read(name: str, partition: Partition, numbers: Sequence[int] | None = None) -> AsyncIterator[_Found]:
     """All dead letters of a sink in a partition, or the letters with these numbers."""
-    progress = await read_progress(partition.store, name)
-    if progress is not None:
-        state = partition.store.begin(times.now())
-        async for letter in read_letters(state, name, 0, progress.letters, numbers):
-            yield _Found(partition.name, letter)
+    async for letter in letters_of(partition.store, name, numbers):
+        yield _Found(partition.name, letter)
 
 
 def _facts(name: str, found: _Found) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
-from ingestd.api.backend import MissingPartitions
+from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.check_result import CheckResult
-from ingestd.api.journal import Journal
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import OperatorCommand, Replay
 from ingestd.delivery.progress import LastFailure, Progress
@@ -34,8 +33,10 @@ class SinkPart:
     durable: Durable
     now: int
     pending: int
+    """The number of records that wait."""
     oldest_at: int | None
     seconds_left: float | None
+    """The time until the waiting records fill the journal."""
 
     @property
     def under_way(self) -> list[tuple[OperatorCommand, int, int]]:
@@ -62,7 +63,10 @@ class SinkPart:
             "position": position,
             "began": None if progress is None else progress.began,
             **counts_of([self]),
-            "orders": [_order_facts(*each) for each in self.under_way],
+            "orders": [
+                {"number": command.number, "order": kind_of(command), "done": reached, "of": count}
+                for command, reached, count in self.under_way
+            ],
             "lastError": None if failure is None else _failure_facts(failure),
         }
 
@@ -126,10 +130,6 @@ def counts_of(parts: Sequence[SinkPart]) -> dict[str, Any]:
     }
 
 
-def _order_facts(order: OperatorCommand, reached: int, count: int) -> dict[str, Any]:
-    return {"number": order.number, "order": kind_of(order), "done": reached, "of": count}
-
-
 def _failure_facts(failure: LastFailure) -> dict[str, Any]:
     return {
         "reason": failure.reason,
@@ -152,24 +152,22 @@ async def look_at_sinks(
             extent = await partition.journal.extent()
             filling = await look_at_filling(partition.journal, extent, config.journal, now, free=free)
             for name in names:
-                durable = await read_durable(partition.store, partition.journal, name)
-                waiting = await _waiting(durable.position, partition.journal, filling)
-                parts[name].append(SinkPart(partition.name, durable, now, **waiting))
+                parts[name].append(await _look_at_part(name, partition, filling, now))
     types = {name: table["type"] for name, table in config.sink_tables.items()}
     return [SinkLook(name, types.get(name), parts[name], daemon_runs(findings)) for name in names]
 
 
-async def _waiting(position: int | None, journal: Journal, filling: Filling) -> dict[str, Any]:
-    """The records that wait for a sink with this cursor, and the time until they fill the journal."""
+async def _look_at_part(name: str, partition: Partition, filling: Filling, now: int) -> SinkPart:
+    journal = partition.journal
+    durable = await read_durable(partition.store, journal, name)
+    position = durable.position
     if position is None:
-        return {"pending": 0, "oldest_at": None, "seconds_left": None}
+        return SinkPart(partition.name, durable, now, 0, None, None)
     extent = await journal.extent()
     oldest = await journal.outlines(position, 1)
-    return {
-        "pending": max(0, extent.last - max(position, extent.first - 1)),
-        "oldest_at": oldest[0].at if oldest else None,
-        "seconds_left": filling.seconds_left(await held_behind(journal, extent, position)),
-    }
+    pending = max(0, extent.last - max(position, extent.first - 1))
+    seconds_left = filling.seconds_left(await held_behind(journal, extent, position))
+    return SinkPart(partition.name, durable, now, pending, oldest[0].at if oldest else None, seconds_left)
 
 
 def kind_of(order: OperatorCommand) -> str:

@@ -11,20 +11,14 @@ from typing import NamedTuple, TypeVar
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.config import Config
-from ingestd.delivery.sink_consumer import PREFIX
 from ingestd.support.names import hint
 
+from ..journal_reading import sinks_of
+
 __all__ = [
-    "Letters",
-    "check_configured",
-    "check_known",
-    "find_partition",
-    "in_each",
-    "known_sinks",
-    "named",
-    "parse_letter",
+    "Letters", "check_configured", "check_known", "find_partition", "in_each", "known_sinks", "named", "parse_letter",
     "parse_letters",
-]
+]  # fmt: skip
 
 _T = TypeVar("_T")
 _AT_ONCE = 32  # partitions
@@ -96,10 +90,8 @@ async def in_each(
 async def known_sinks(config: Config, partitions: Sequence[Partition]) -> list[str]:
     """The sinks of `[sinks.NAME]` in their order, then former sinks with a cursor in a journal within reach."""
     names, missing = dict.fromkeys(config.sink_tables), MissingPartitions(partitions)
-    for partition in partitions:
-        with missing.tolerating(partition):
-            cursors = await partition.journal.cursors()
-            names |= {each.name.removeprefix(PREFIX): None for each in cursors if each.name.startswith(PREFIX)}
+    for found in await in_each(partitions, missing, lambda each: sinks_of(each.journal)):
+        names |= dict.fromkeys(found)
     return [*names]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ingestd.api import times
 from ingestd.api.backend import MissingPartitions, Partition
 from ingestd.api.errors import CommandError
 from ingestd.api.journal import Journal, JournalStats
-from ingestd.api.output import write, write_json, write_result
+from ingestd.api.output import write, write_result
 from ingestd.config import Config
 from ingestd.delivery.operator_commands import Replay, give_command
 from ingestd.hooks.loader import Plugins
@@ -22,7 +23,7 @@ from .given import Given, Outcome
 from .moments import Point, first_since
 from .partitions import check_configured, find_partition, in_each
 from .progress_bar import ProgressBar
-from .running import Run, check_ready, leave, make_feeder, waiting
+from .running import Run, check_ready, conclude, make_feeder, waiting
 
 __all__ = ["replay"]
 
@@ -51,11 +52,8 @@ async def replay(arguments: argparse.Namespace, config: Config, plugins: Plugins
         if outcome.interrupted is None:
             bar.show(count)
         bar.close()
-        if arguments.json:
-            write_json(_facts(name, plans, given, outcome))
-        elif outcome.interrupted is None:
-            write(_result(name, outcome))
-        leave(name, outcome, quiet=arguments.json)
+        facts = _facts(name, plans, given, outcome)
+        conclude(name, outcome, facts, _result(name, outcome), as_json=arguments.json)
     missing.check("its records are not replayed")
 
 
@@ -87,28 +85,26 @@ async def _make_plans(
     return plans
 
 
+@dataclass(frozen=True)
 class _Plan:
     """The records of a replay: a range of the records that the sink has received and the journal still has."""
 
-    def __init__(
-        self,
-        order: Replay,
-        partition: Partition,
-        durable: Durable,
-        extent: JournalStats,
-        *,
-        is_trimmed: bool,
-    ) -> None:
-        self.order = order
-        self.partition = partition
-        self.count = order.last - order.first + 1
+    order: Replay
+    partition: Partition
+    durable: Durable
+    extent: JournalStats
+    is_trimmed: bool
+    """Whether the journal has removed some of the wanted records."""
+
+    @property
+    def count(self) -> int:
         """The number of records."""
-        self.is_trimmed = is_trimmed
-        """Whether the journal has removed some of the wanted records."""
-        self.there = (durable.position or 0) - extent.first + 1
+        return self.order.last - self.order.first + 1
+
+    @property
+    def there(self) -> int:
         """The number of records in the journal that the sink has received."""
-        self._durable = durable
-        self._extent = extent
+        return (self.durable.position or 0) - self.extent.first + 1
 
     @classmethod
     async def make(cls, arguments: argparse.Namespace, durable: Durable, partition: Partition) -> _Plan:
@@ -117,7 +113,7 @@ class _Plan:
         extent = await journal.extent()
         position = durable.position or 0
         begin = arguments.begin.point
-        wanted = await _first(begin, extent, journal)
+        wanted = begin.position if begin.position is not None else await first_since(journal, extent, begin.at)
         first = max(wanted, extent.first)
         last = position if arguments.end is None else min(position, await _last(arguments.end.point, extent, journal))
         name = arguments.name
@@ -129,24 +125,24 @@ class _Plan:
             raise CommandError(f"there are no records from {first} to {last} in the journal: nothing is replayed")
         keys = tuple(dict.fromkeys(arguments.keys)) if arguments.keys else None
         is_trimmed = wanted < extent.first or _reaches_back(begin, extent)
-        return cls(Replay(first=first, last=last, keys=keys), partition, durable, extent, is_trimmed=is_trimmed)
+        return cls(Replay(first=first, last=last, keys=keys), partition, durable, extent, is_trimmed)
 
     async def give(self, name: str) -> Given:
         """Give the command. Raises `CommandError`, `Unavailable`."""
         number, first = await give_command(self.partition.store, name, self.order), self.order.first
         given = Given(self.partition, number, self.count, lambda progress: progress.at - first + 1)
-        given.see(self._durable.progress)
+        given.see(self.durable.progress)
         return given
 
     def told(self, name: str) -> Iterator[str]:
         first, last = self.order.first, self.order.last
         if self.is_trimmed:
-            since = "" if self._extent.oldest_at is None else f", received {times.format_time(self._extent.oldest_at)}"
-            yield f"older records have been removed from the journal: it begins with {self._extent.first}{since}"
+            since = "" if self.extent.oldest_at is None else f", received {times.format_time(self.extent.oldest_at)}"
+            yield f"older records have been removed from the journal: it begins with {self.extent.first}{since}"
         which = _which(self.order.keys)
         yield f"{name} gets the records {first} to {last} again: {self.count} of {self.there} in the journal{which}"
-        progress = self._durable.progress
-        began = self._durable.position or 0 if progress is None else progress.began
+        progress = self.durable.progress
+        began = self.durable.position or 0 if progress is None else progress.began
         if first <= began:
             yield f"(it began after record {began}: it gets the records up to there for the first time)"
 
@@ -159,10 +155,6 @@ class _Plan:
             "of": self.there,
             "trimmed": self.is_trimmed,
         }
-
-
-async def _first(begin: Point, extent: JournalStats, journal: Journal) -> int:
-    return begin.position if begin.position is not None else await first_since(journal, extent, begin.at)
 
 
 async def _last(end: Point, extent: JournalStats, journal: Journal) -> int:

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from ingestd.api import times
 from ingestd.api.errors import CommandError, ConfigError, Unavailable
+from ingestd.api.output import write_result
 from ingestd.config import Config
 from ingestd.consumers.partitions import PartitionConsumers
 from ingestd.consumers.status import ConsumerTotals
@@ -25,7 +26,7 @@ from .durable import Durable
 from .given import Given, Outcome
 from .look import daemon_runs
 
-__all__ = ["Run", "check_ready", "leave", "make_feeder", "waiting"]
+__all__ = ["Run", "check_ready", "conclude", "make_feeder", "waiting"]
 
 _LOOK = 0.2  # seconds between two reads of the progress
 _REST = 5.0  # seconds that the sink may take to become idle after its last command
@@ -57,11 +58,13 @@ def waiting(name: str, given: Sequence[Given]) -> str:
     return f"the command waits in {len(given)} partitions for the daemons that have the sink; {shown}"
 
 
-def leave(name: str, outcome: Outcome, *, quiet: bool) -> None:
-    """End the process like the signal that interrupted it. The operator command remains in the store."""
+def conclude(name: str, outcome: Outcome, facts: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the result, or end the process like the signal that interrupted it. Then the command stays in the store."""
+    if as_json or outcome.interrupted is None:
+        write_result(facts, lines=lines, as_json=as_json)
     if outcome.interrupted is None:
         return
-    if not quiet:
+    if not as_json:
         how = "continues in the daemon" if outcome.elsewhere else "is kept, and continues as soon as a daemon runs"
         sys.stderr.write(f"the command {how}; ingestd sinks status {name} shows its progress\n")
     sys.stdout.flush()

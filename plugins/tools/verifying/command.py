@@ -79,12 +79,11 @@ class Result:
         yield from table([("DAY", "EXPECTED", "MISSING", "TOO MANY"), *rows])
         if self.dead:
             yield f"{self.dead} of that time are dead letters: ingestd sinks dead-letters list {sink}"
-        facts = self.facts(sink)
-        for each in facts["missingIds"][:_SHOWN]:
-            yield f"missing: {printable(each['id'])}, position {each['position']}"
-        for id_ in facts["tooManyIds"][:_SHOWN]:
+        for id_, place in self.missing_ids[:_SHOWN]:
+            yield f"missing: {printable(id_)}, position {place}"
+        for id_ in self.extra_ids[:_SHOWN]:
             yield f"too many: {printable(id_)}"
-        if facts["missing"]:
+        if self.missing_ids:
             yield f"ingestd sinks replay {sink} --from POSITION --to POSITION writes records again"
 
     def _days(self) -> Iterator[tuple[str, int, int, int]]:
@@ -131,7 +130,7 @@ async def compare(sink: Sink, expected: Expected, result: Result) -> None:
     days = await _asked(sink.digests(result.since, result.until, _DAY))
     hours = await expected.digests()
     result.dead = expected.dead
-    result.expected = by_day(hours, lambda hour: hour // 24)
+    result.expected = by_day(hours)
     there: dict[int, Digest] = {}
     differing = {day for day in {*days, *result.expected} if days.get(day) != result.expected.get(day)}
     for day in sorted(differing):
@@ -167,9 +166,9 @@ async def _compare_ids(sink: Sink, expected: Expected, hours: Sequence[int], res
             there[day][each.id] -= 1  # a further row with the id is too many
     extra = {day: [*(+counts).elements()] for day, counts in there.items()}
     known = await expected.newer_ids() if any(extra.values()) else set()
-    kept = await expected.kept_since()
+    kept = await kept_since(expected.dues)  # retention may have removed records that were there when it was read
     for begin, end in spans if any(extra.values()) else ():
-        if begin < kept:  # the journal has removed records since it was asked for its oldest one
+        if begin < kept:
             known.update(await _asked(sink.ids(begin, min(end, kept))))
     for day in there:
         result.add(day, missing[day], [each for each in extra[day] if each not in known])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -13,18 +13,17 @@ from ingestd.api.events import Record
 from ingestd.api.imported import is_completed
 from ingestd.api.sink import Digest
 from ingestd.delivery import SinkConsumer
-from ingestd.delivery.dead_letters import read_letters
 from ingestd.delivery.transforms import make_filter
 from ingestd.support.record_head import read_head
 
-from ..sinks.durable import read_durable
+from ..journal_reading import pages_of
+from ..sinks.durable import letters_of, read_durable
 from ..sinks.moments import first_since
 from ..sinks.partitions import named
 
 __all__ = ["HOUR", "Due", "Expected", "Seen", "find_due", "kept_since"]
 
 HOUR = 3_600_000
-_PAGE = 500
 
 
 class Due(NamedTuple):
@@ -41,11 +40,9 @@ class Due(NamedTuple):
 
 async def find_due(name: str, partition: Partition) -> Due:
     durable = await read_durable(partition.store, partition.journal, name)
-    progress, dead = durable.progress, set[int]()
-    if progress is not None and progress.dead:
-        state = partition.store.begin(times.now())
-        dead = {each.position async for each in read_letters(state, name, 0, progress.letters)}
-    return Due(partition, 0 if progress is None else progress.began, durable.position or 0, dead)
+    dead = {each.position async for each in letters_of(partition.store, name)}
+    began = 0 if durable.progress is None else durable.progress.began
+    return Due(partition, began, durable.position or 0, dead)
 
 
 async def kept_since(dues: Collection[Due]) -> int:
@@ -74,7 +71,7 @@ class Expected:
     """Reads the journals of all partitions, as often as it is asked to."""
 
     def __init__(self, dues: Collection[Due], consumer: SinkConsumer, since: int, until: int) -> None:
-        self._dues = dues
+        self.dues = dues
         self._passes = make_filter(consumer.options.filter)
         transform = consumer.transform
         # Only a plugin's transform may leave a record out.
@@ -91,34 +88,27 @@ class Expected:
         self.dead = 0
         async for each in self.records():
             if each.expected:
-                count, total = found.get(each.at // HOUR, (0, 0))
-                found[each.at // HOUR] = Digest(count + 1, (total + Digest.number_of(each.id)) % (1 << 64))
+                _add(found, each.at // HOUR, Digest(1, Digest.number_of(each.id)))
         return found
 
     async def records(self) -> AsyncIterator[Seen]:
         """All records received in that time, with those that the destination need not have."""
-        for due in self._dues:
+        for due in self.dues:
             journal = due.partition.journal
             extent = await journal.extent()
             position = await first_since(journal, extent, self._since) - 1
-            while position < extent.last and (page := await journal.read(position, _PAGE)):
-                position = page[-1].position
+            async for page in pages_of(journal, position, extent.last):
                 for each in await self._seen_of(page, due):
                     if self._since <= each.at < self._until:
                         yield each
-            self._ends[due.partition.name] = max(position, self._ends.get(due.partition.name, 0))
-
-    async def kept_since(self) -> int:
-        """Retention may have removed records that were there when the journal was read."""
-        return await kept_since(self._dues)
+            self._ends[due.partition.name] = extent.last
 
     async def newer_ids(self) -> set[str]:
         """The ids of records that were stored after the journal was last read."""
         found: set[str] = set()
-        for due in self._dues:
-            position = self._ends.get(due.partition.name, 0)
-            while page := await due.partition.journal.read(position, _PAGE):
-                position = page[-1].position
+        for due in self.dues:
+            journal = due.partition.journal
+            async for page in pages_of(journal, self._ends[due.partition.name], await journal.last()):
                 found.update(each.id for each in await self._seen_of(page, due))
         return found
 
@@ -144,10 +134,14 @@ class Expected:
         return found
 
 
-def by_day(digests: Mapping[int, Digest], day: Callable[[int], int]) -> dict[int, Digest]:
+def by_day(digests: Mapping[int, Digest]) -> dict[int, Digest]:
     """The digests of hours as digests of days."""
     found: dict[int, Digest] = {}
     for hour, digest in digests.items():
-        count, total = found.get(day(hour), (0, 0))
-        found[day(hour)] = Digest(count + digest.size, (total + digest.sum) % (1 << 64))
+        _add(found, hour // 24, digest)
     return found
+
+
+def _add(sums: dict[int, Digest], key: int, digest: Digest) -> None:
+    count, total = sums.get(key, (0, 0))
+    sums[key] = Digest(count + digest.size, (total + digest.sum) % (1 << 64))

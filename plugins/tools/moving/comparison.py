@@ -1,4 +1,4 @@
-"""The comparison of two stores with different numbers of partitions: records, state and cursors."""
+"""The comparison of two stores: records, state and cursors."""
 
 from __future__ import annotations
 
@@ -12,22 +12,43 @@ from typing import NamedTuple
 from ingestd.api import times
 from ingestd.api.errors import CommandError
 from ingestd.api.events import Record
+from ingestd.api.journal import Journal
 from ingestd.hooks.loader import Plugins
 from ingestd.storage.placements import index_of_tenant, read_map
 
-from .journals import JournalDigest, records_of
+from ..journal_reading import positions_of, records_of
 from .known_keys import HOME
-from .ledger import Ledger
+from .ledger import KindDigest, Ledger
 from .sides import Side
 from .sink_shares import SINK_KINDS
-from .states import StateCopy, refuse_differences, verified
-from .store_copy import Compared
+from .states import StateCopy, verified
 
-__all__ = ["RecordComparison", "Span", "compare_all", "compare_regrouped", "ends_of", "moved_tenants", "place_of"]
+__all__ = [
+    "Compared", "RecordComparison", "Span", "compare_all", "compare_partition", "compare_regrouped", "compare_sides",
+    "cursors_of", "ends_of", "firsts_of", "moved_tenants", "place_of",
+]  # fmt: skip
 
 _UNKNOWN = -1
 _REPLACED = 100  # bodies of one request: they may be large
 _Identity = tuple[str, int, str | None]
+
+
+class JournalDigest(NamedTuple):
+    """Which records of a journal were compared, and their digest."""
+
+    first: int
+    last: int
+    digest: str
+
+
+class Compared(NamedTuple):
+    """What both sides have in a partition."""
+
+    name: str
+    """The name of the partition, which is empty if it is the only one."""
+    journal: JournalDigest
+    state: Sequence[KindDigest]
+    cursors: int
 
 
 class Span(NamedTuple):
@@ -70,24 +91,24 @@ class RecordComparison:
         self._moved = moved
         self._left: list[Counter[tuple[str, int, int]]] = [Counter(), Counter()]
         """By consumer and pair: the records that it has not read, on both sides."""
+        self._consumers: list[set[str]] = [set(), set()]
 
     async def compare(self, ours: Span, theirs: Span, *, repair: bool = False) -> list[JournalDigest]:
         """Returns what each partition of the target has. Raises `CommandError`, which names the difference.
 
         With `repair`, bodies that `ingestd forget` has blanked in the source meanwhile are blanked in the target first.
         """
-        trimmed = [
-            (await side.journal.extent()).first - 1 > after
-            for side, after in zip(self._source, ours.after, strict=True)
-        ]
+        firsts = await firsts_of(self._source)
+        trimmed = [first - 1 > after for first, after in zip(firsts, ours.after, strict=True)]
 
         def is_trimmed(origin: int) -> bool:
             return any(trimmed) if origin == _UNKNOWN else trimmed[origin]
 
-        self._left = [Counter(), Counter()]
+        self._left, self._consumers = [Counter(), Counter()], [set(), set()]
         wanted: dict[tuple[int, int], _Trace] = {}
         for origin, side in enumerate(self._source):
-            cursors = await _cursors(side)
+            cursors = await positions_of(side.journal)
+            self._consumers[0].update(cursors)
             async for record in records_of(side.journal, ours.after[origin], ours.upto[origin]):
                 pair = self._pair(record)
                 if pair not in wanted:
@@ -97,7 +118,8 @@ class RecordComparison:
         found: dict[tuple[int, int], _Trace] = {}
         digests = []
         for index, side in enumerate(self._target):
-            cursors = await _cursors(side)
+            cursors = await positions_of(side.journal)
+            self._consumers[1].update(cursors)
             digest = blake2b(digest_size=16)
             async for record in records_of(side.journal, theirs.after[index], theirs.upto[index]):
                 pair = self._pair(record)[0], index
@@ -109,6 +131,7 @@ class RecordComparison:
                         continue
                     trace = found[pair] = _Trace(_identity(record), is_ordered=pair[0] != _UNKNOWN)
                 trace.add(record)
+                digest.update(b"%d %d %d %s " % (record.position, record.at, len(record.body), record.type.encode()))
                 digest.update(record.body)
                 self._count(1, cursors, record, pair)
             digests.append(JournalDigest(theirs.after[index] + 1, theirs.upto[index], digest.hexdigest()))
@@ -121,6 +144,16 @@ class RecordComparison:
             await self._look_closer(pair, ours, theirs, wanted.get(pair), repair=repair)
         return await self.compare(ours, theirs) if differing else digests
 
+    async def compare_beside_daemon(self, ours: Span, theirs: Span) -> list[JournalDigest]:
+        """The same with `repair`, while the source's daemon may remove its oldest records."""
+        while True:
+            begun = await firsts_of(self._source)
+            try:
+                return await self.compare(ours, theirs, repair=True)
+            except CommandError:
+                if begun == await firsts_of(self._source):
+                    raise
+
     def _pair(self, record: Record) -> tuple[int, int]:
         """The partitions of a record: the source's and the target's."""
         origin = HOME
@@ -132,7 +165,8 @@ class RecordComparison:
     def differing_cursors(self) -> list[str]:
         """The consumers that would go on with other records, according to the last comparison."""
         ours, theirs = self._left
-        return sorted({key[0] for key in ours.keys() | theirs.keys() if ours[key] != theirs[key]})
+        differing = {key[0] for key in ours.keys() | theirs.keys() if ours[key] != theirs[key]}
+        return sorted(differing | (self._consumers[0] ^ self._consumers[1]))  # without a cursor, it would start anew
 
     def _count(self, side: int, cursors: Mapping[str, int], record: Record, pair: tuple[int, int]) -> None:
         for name, position in cursors.items():
@@ -181,12 +215,39 @@ class RecordComparison:
                 yield record
 
 
-async def _cursors(side: Side) -> dict[str, int]:
-    return {cursor.name: cursor.position for cursor in await side.journal.cursors()}
-
-
 def _identity(record: Record) -> _Identity:
     return record.type, record.at, record.envelope().id
+
+
+async def compare_sides(source: Side, target: Side, plugins: Plugins) -> Compared:
+    """Compare two partitions that no daemon serves from. Raises `CommandError`, which names what differs."""
+    with closing(Ledger()) as ledger:
+        await StateCopy([source], (), None, plugins, ledger).run(spread=False)
+        return await compare_partition(source, target, 0, ledger, copying=False)
+
+
+async def compare_partition(source: Side, target: Side, after: int, ledger: Ledger, *, copying: bool) -> Compared:
+    """As `compare_all`, for a partition that must have the same records at the same positions, from `after` on."""
+    extent, there = await source.journal.extent(), await target.journal.extent()
+    if (there.first, there.last) != (extent.first, extent.last):
+        raise CommandError(
+            f"the copy differs from the source: {source} has the records {extent.first} to {extent.last},"
+            f" and {target} has {there.first} to {there.last}"
+        )
+    span = Span([max(after, extent.first - 1)], [extent.last])
+    (journal,) = await RecordComparison([source], [target], ()).compare(span, span, repair=copying)
+    copy = f"partition {target.name} of the copy" if target.name else "the copy"
+    (state,) = await verified([target], ledger, remove=copying, copy=copy)
+    mine, others = await cursors_of(source.journal), await cursors_of(target.journal)
+    if cursors := sorted(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)):
+        raise CommandError(f"{copy} differs from the source in the cursors of {', '.join(cursors)}")
+    return Compared(target.name, journal, state, len(others))
+
+
+async def cursors_of(journal: Journal) -> dict[str, int]:
+    """The positions of consumers, none of which is before the removed records."""
+    first = (await journal.extent()).first
+    return {name: max(position, first - 1) for name, position in (await positions_of(journal)).items()}
 
 
 async def compare_regrouped(source: Sequence[Side], target: Sequence[Side], plugins: Plugins) -> Sequence[Compared]:
@@ -210,8 +271,7 @@ async def compare_all(
     journals = await comparison.compare(ours, theirs, repair=copying)
     if cursors := comparison.differing_cursors():
         raise CommandError(f"the copy differs from the source in the cursors of {', '.join(cursors)}")
-    state, differences = await verified(target, ledger, remove=copying)
-    refuse_differences(differences)
+    state = await verified(target, ledger, remove=copying)
     counted = [len(await side.journal.cursors()) for side in target]
     names = [side.name for side in target]
     return [Compared(*each) for each in zip(names, journals, state, counted, strict=True)]
@@ -232,3 +292,8 @@ def place_of(record: Record, partitions: int) -> int:
 async def ends_of(sides: Sequence[Side]) -> list[int]:
     """The positions of the newest records."""
     return [await side.journal.last() for side in sides]
+
+
+async def firsts_of(sides: Sequence[Side]) -> list[int]:
+    """The positions of the oldest records."""
+    return [(await side.journal.extent()).first for side in sides]
