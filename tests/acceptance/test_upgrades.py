@@ -53,7 +53,8 @@ class Upgraded:
         command = [INGESTD, *arguments, "--config", str(self.config)]
         done = run(command, env={**os.environ, **self.environment}, text=True)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        printed: str = done.stdout
+        return printed
 
     def export(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.command("events", "export").splitlines()]
