@@ -15,13 +15,11 @@ import pytest
 from ingestd.api.times import parse_time
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop, run_ingestd
+from tests.support.faketime import faked, faked_redis
 from tests.support.forked import INGESTD, short_times
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.redis_shop import RedisShop, redis_shop
 
-LIBRARIES = [str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")]
-LIBC = [str(path) for path in Path("/usr/lib").glob("*-linux-gnu/libc.so.6")]
-"""Redis' own allocator asks for the time before libfaketime is ready, so Redis gets that of the C library."""
 PARTITIONS = 64
 CLUSTER = """
 [http]
@@ -35,12 +33,6 @@ partitions = 64
 timeout = "5s"
 """
 DAY, HOUR = 86_400_000, 3_600_000
-
-
-def faked(**variables: str) -> dict[str, str]:
-    """The environment of a program with another clock. Its monotonic clock is the machine's."""
-    monotonic = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-    return {"LD_PRELOAD": LIBRARIES[0], **monotonic, **variables}
 
 
 def track(shop: Shop, daemon: Daemon, **members: str) -> dict[str, Any]:
@@ -133,9 +125,9 @@ def test_a_daemon_and_a_redis_whose_clocks_differ_are_told(tmp_path: Path) -> No
 @contextmanager
 def redis_by_clock(folder: Path, clock: Path, **options: str) -> Iterator[RedisServer]:
     """A server whose clock is written in a file."""
-    environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
+    environment = faked_redis(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_NO_CACHE="1")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**environment, "LD_PRELOAD": f"{LIBRARIES[0]} {LIBC[0]}"}.items():
+        for name, value in environment.items():
             patch.setenv(name, value)
         with redis_server(folder, {name.replace("_", "-"): value for name, value in options.items()}) as server:
             patch.undo()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +22,11 @@ import pytest
 from scripts.record_store import CONFIG, DATA, DECLARED, FOUND, SERVERS, VISITORS, Receiver, order, refund
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, Daemon, Key, Reply
-from tests.support.forked import INGESTD
+from tests.support.faketime import faked, faked_redis
+from tests.support.forked import INGESTD, run
 from tests.support.redis_server import redis_server
 
 RECORDED = sorted(file for file in DATA.glob("*/*.store.gz"))
-LIBRARY = next(str(path) for path in Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
-LIBC = next(str(path) for path in Path("/usr/lib").glob("*-linux-gnu/libc.so.6"))
-"""Redis' own allocator asks for the time before libfaketime is ready, so Redis gets that of the C library."""
 _NEW = VISITORS - 1
 """A visitor who has not ordered yet."""
 
@@ -53,11 +50,11 @@ class Upgraded:
     exit_code: int = -1
 
     def command(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [INGESTD, *arguments, "--config", self.config],
-            env={**os.environ, **self.environment}, check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        return done.stdout
+        command = [INGESTD, *arguments, "--config", str(self.config)]
+        done = run(command, env={**os.environ, **self.environment}, text=True)
+        assert done.returncode == 0, done.stderr
+        printed: str = done.stdout
+        return printed
 
     def export(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.command("events", "export").splitlines()]
@@ -97,21 +94,30 @@ def _key(told: dict[str, str]) -> Key:
     return Key(told["id"], told["secret"])
 
 
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with the clock of this version, which looks at it every second.
+
+    All stores have the same file, hence one fork server: programs that it forks look when they start.
+    """
+    return tmp_path_factory.mktemp("clock") / "clock"
+
+
 @pytest.fixture(scope="module", params=RECORDED, ids=lambda file: f"{file.parent.name}-{file.name.partition('.')[0]}")
-def upgraded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgraded]:
+def upgraded(
+    request: pytest.FixtureRequest, clock: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Upgraded]:
     file: Path = request.param
     folder = tmp_path_factory.mktemp("upgrade")
     told = json.loads(gzip.decompress(file.with_name(file.name.replace(".store.", ".json.")).read_bytes()))
     store = gzip.decompress(file.read_bytes())
     behind = told["stoppedAt"] / 1000 + 5 - time.time()
-    environment = {
-        "LD_PRELOAD": LIBRARY, "FAKETIME": f"{behind:+.0f}", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }  # fmt: skip
+    clock.write_text(f"{behind:+.0f}")
+    environment = faked(FAKETIME_TIMESTAMP_FILE=str(clock), FAKETIME_CACHE_DURATION="0")
     with ExitStack() as stack:
         kind = file.name.partition(".")[0]
         if kind in SERVERS:
-            url = stack.enter_context(_redis(folder, store, environment, kind))
+            url = stack.enter_context(_redis(folder, store, faked_redis(FAKETIME=f"{behind:+.0f}"), kind))
         else:
             (folder / "ingestd.db").write_bytes(store)
             url = "sqlite:ingestd.db"
@@ -130,7 +136,7 @@ def _redis(folder: Path, dump: bytes, environment: Mapping[str, str], kind: str)
     """The URL of a server with the recorded data. Only a server without an append-only file reads a dump."""
     scheme, options = SERVERS[kind]
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        for name, value in {**environment, "LD_PRELOAD": f"{LIBRARY} {LIBC}"}.items():
+        for name, value in environment.items():
             patch.setenv(name, value)
         server = stack.enter_context(redis_server(folder, {"appendonly": "no", **options}))
         if kind == "cluster":

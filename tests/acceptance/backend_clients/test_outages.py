@@ -21,7 +21,8 @@ from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 
 ROOT = Path(__file__).parents[3]
-EVENTS = 10_000
+EVENTS = 4_000
+"""So many that each of the kills finds some waiting."""
 KILLS = 5
 NOBODY = [*UNUSABLE, "", " \u2003\xa0Guest\x1f\u200b", "\"'`Anonymous'"]
 
