@@ -53,8 +53,8 @@ for module in (
     test_attribution_replay,
     test_attribution_rollups,
 ):
-    names = {name for name in vars(module) if name.startswith("test_")} - OF_EVENTS
-    globals().update({name: getattr(module, name) for name in names})
+    tests = {name: each for name, each in vars(module).items() if name.startswith("test_")}
+    globals().update({name: each for name, each in tests.items() if name not in OF_EVENTS})
 
 
 def on_redis(server: RedisServer, folder: Path) -> Backend:
