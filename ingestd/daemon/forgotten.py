@@ -59,10 +59,8 @@ class Forgotten:
             return
         with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
             erasure = await last_erasure(partition.store.begin(times.now()))
-            # None: the mark has ended.
-            if self._known.setdefault(partition.name, erasure) != erasure and erasure is not None:
-                # The journal learns that another process has blanked records. Until then it reads some from memory.
-                await partition.journal.last()
+            if self._known.setdefault(partition.name, erasure) != erasure and erasure is not None:  # None: ended
+                await partition.journal.last()  # tells it to read blanked records again, instead of from memory
                 self._known[partition.name] = erasure
                 group.person_forgotten()
                 for part in self._operators:

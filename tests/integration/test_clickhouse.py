@@ -453,8 +453,9 @@ async def test_a_cancelled_write_ends_its_request(warehouse: Warehouse) -> None:
 def make_certificates(folder: Path) -> None:
     for name in ("server", "other"):
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
-             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key",
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", folder / f"{name}.key",
              "-out", folder / f"{name}.crt"],
             check=True, capture_output=True,
         )  # fmt: skip

@@ -1112,13 +1112,12 @@ class TestRedis(Sinks):
             await assert_nothing_is_missing(other, shelf)
 
 
-class _Apart(Sinks):
-    def make_state(self) -> Backend:
-        raise NotImplementedError
+class TestApart(Sinks):
+    """The state is on Redis, and the journal in a file."""
 
     def make(self) -> Backend:
         self.beside = sqlite(self.folder / "journal.db")
-        return Apart(self.make_state(), self.beside)
+        return Apart(redis(self.request.getfixturevalue("server"), self.folder), self.beside)
 
     def cut(self, backend: Backend, step: int, *, after: bool) -> tuple[Cut, Journal]:
         """The cut is between the commits of state and journal."""
@@ -1149,13 +1148,3 @@ class _Apart(Sinks):
             [letter] = await letters_of(backend)
             assert (letter.position, letter.attempts) == (2, 2)
             await assert_nothing_is_missing(backend, shelf)
-
-
-class TestApart(_Apart):
-    def make_state(self) -> Backend:
-        return sqlite(self.folder / "state.db")
-
-
-class TestRedisState(_Apart):
-    def make_state(self) -> Backend:
-        return redis(self.request.getfixturevalue("server"), self.folder)

@@ -909,8 +909,9 @@ def make_certificates(server: PostgresServer) -> None:
     for name in ("server", "other"):
         key, certificate = server.data / f"{name}.key", server.data / f"{name}.crt"
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
-             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1",
+             "-keyout", key, "-out", certificate],
             check=True, capture_output=True,
         )  # fmt: skip
         key.chmod(0o600)

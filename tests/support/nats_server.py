@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from .ports import free_port
 from .signals import send_signal
 
 __all__ = ["NatsServer", "nats_server"]
 
+_READING = ConsumerConfig(ack_policy=AckPolicy.NONE)
 _T = TypeVar("_T")
 
 
@@ -106,12 +108,13 @@ class NatsServer:
         """All messages of a stream in order: subject, headers and body."""
 
         async def read(jetstream: JetStreamContext) -> list[tuple[str, dict[str, str], bytes]]:
-            state = (await jetstream.stream_info(stream)).state
-            found = []
-            if state.messages:
-                for number in range(state.first_seq, state.last_seq + 1):
-                    message = await jetstream.get_msg(stream, number)
-                    found.append((message.subject or "", message.headers or {}, message.data or b""))
+            count = (await jetstream.stream_info(stream)).state.messages
+            found: list[tuple[str, dict[str, str], bytes]] = []
+            if count:  # to ask for each message takes three times the CPU time
+                subscription = await jetstream.pull_subscribe("", stream=stream, config=_READING)
+                while len(found) < count:
+                    some = await subscription.fetch(min(count - len(found), 500), 20)
+                    found += [(message.subject, message.headers or {}, message.data) for message in some]
             return found
 
         return await self.do(read)

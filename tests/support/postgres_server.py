@@ -22,6 +22,8 @@ __all__ = ["PostgresServer", "postgres_server"]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _PATIENCE = 30.0
+_TRUSTED = "127.0.0.2"
+"""From here, the superuser needs no password."""
 
 
 class PostgresServer:
@@ -52,9 +54,9 @@ class PostgresServer:
              "--username", self.user, "--auth", "scram-sha-256", "--pwfile", str(secret)],
             check=True, capture_output=True, cwd=folder, **self._as,
         )  # fmt: skip
-        # A check of the password takes half of the time of a short psql. Other users need theirs.
+        # A check of the password takes half of the time of a short psql.
         logins = self.data / "pg_hba.conf"
-        logins.write_text(f"host all {self.user} 127.0.0.1/32 trust\n{logins.read_text()}")
+        logins.write_text(f"host all {self.user} {_TRUSTED}/32 trust\n{logins.read_text()}")
 
     def own(self, path: Path) -> None:
         """Makes the server's user the owner of a file of the test."""
@@ -69,7 +71,7 @@ class PostgresServer:
         """The output of psql as the superuser: a line for each row, with | between columns."""
         done = subprocess.run(
             [_program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
-             "--host", "127.0.0.1", "--port", str(self.port), "--username", self.user, "--dbname", "postgres"],
+             "--host", _TRUSTED, "--port", str(self.port), "--username", self.user, "--dbname", "postgres"],
             input=commands, capture_output=True, text=True, check=False, cwd=self.folder,
             env={**os.environ, "PGPASSWORD": self.password, "PGCONNECT_TIMEOUT": "5",
                  "PGOPTIONS": f"--search_path={schema}"},
@@ -83,8 +85,8 @@ class PostgresServer:
         while True:
             with (self.folder / "log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    [_program("postgres"), "-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
-                     *options],
+                    [_program("postgres"), "-D", str(self.data), "-p", str(self.port), "-h", f"127.0.0.1,{_TRUSTED}",
+                     "-k", "", *options],
                     stdout=log, stderr=log, cwd=self.folder, **self._as,
                 )  # fmt: skip
             # If children of a killed server still run, the new server ends at once and is started again.
