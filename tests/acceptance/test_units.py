@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,12 +24,16 @@ Install = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A folder that units take for a virtual environment."""
-    folder = tmp_path / "prefix" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "ingestd").symlink_to(INGESTD)
-    (folder / "python").symlink_to(sys.executable)
-    return folder.parent
+    return environment(tmp_path / "prefix")
+
+
+def environment(folder: Path) -> Path:
+    """Makes a folder that units take for a virtual environment."""
+    commands = folder / "bin"
+    commands.mkdir(parents=True)
+    (commands / "ingestd").symlink_to(INGESTD)
+    (commands / "python").symlink_to(sys.executable)
+    return folder
 
 
 @pytest.fixture
@@ -240,8 +245,12 @@ def test_a_path_that_units_cannot_contain_is_refused(prefix_given: str, install:
 
 
 def test_an_environment_that_units_cannot_see_is_reported(install: Install, prefix: Path) -> None:
-    hidden = str(prefix).startswith(("/tmp/", "/root/", "/home/", "/var/tmp/"))
+    unseen = ("/tmp/", "/root/", "/home/", "/var/tmp/")
+    hidden = any(str(path).startswith(unseen) for path in (prefix, Path(sys.executable).resolve()))
     assert ("WARNING: " in install().stdout) == hidden
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        there = environment(Path(folder) / "shop")
+        assert f"WARNING: {there} is hidden from the units" in install("--prefix", str(there)).stdout
 
 
 def test_a_folder_that_cannot_be_written_is_reported_without_a_traceback(install: Install, units: Path) -> None:

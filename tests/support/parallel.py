@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -67,12 +68,13 @@ class _Parallel:
 
     def _start(self, session: pytest.Session) -> None:
         self._started += 1
+        folder = _temporary_folder(session.config) / f"process-{self._started}"
         ours, theirs = Pipe()
         pid = os.fork()
         if pid == 0:
             for connection in (ours, *self._workers):
                 connection.close()
-            _work(session, theirs, f"process-{self._started}")
+            _work(session, theirs, folder)
         theirs.close()
         self._workers[ours] = _Worker(pid, ours)
 
@@ -140,18 +142,22 @@ class _Reports:
         self._connection.send(("report", data))
 
 
-def _work(session: pytest.Session, connection: Connection, name: str) -> NoReturn:
+def _temporary_folder(config: Any) -> Path:
+    folder: Path = config._tmp_path_factory.getbasetemp()
+    return folder
+
+
+def _work(session: pytest.Session, connection: Connection, folder: Path) -> NoReturn:
     """The whole life of a forked process."""
     try:
         os.setpgid(0, 0)  # Ctrl-C is for the other process, which passes it on
         atexit._clear()
-        _separate(session.config, name)
+        _separate(session.config, folder)
         session.config.pluginmanager.register(_Reports(session.config, connection))
         try:
             _run_units(session, connection)
         finally:
-            result = pytest.ExitCode.TESTS_FAILED if session.testsfailed else pytest.ExitCode.OK
-            session.config.hook.pytest_sessionfinish(session=session, exitstatus=result)
+            session.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
             atexit._run_exitfuncs()
         connection.send(("ended", None))
     except BaseException:  # noqa: BLE001  # the other process tells it
@@ -161,16 +167,16 @@ def _work(session: pytest.Session, connection: Connection, name: str) -> NoRetur
         os._exit(0)
 
 
-def _separate(config: pytest.Config, name: str) -> None:
+def _separate(config: pytest.Config, folder: Path) -> None:
     """Gives the process its own captured output and temporary folder, and takes the terminal away."""
-    config.workerinput = {"workerid": name}  # type: ignore[attr-defined]  # plugins know a worker of pytest-xdist by it
+    config.workerinput = {"workerid": folder.name}  # type: ignore[attr-defined]  # plugins know a worker of pytest-xdist by it
     config.pluginmanager.unregister(name="terminalreporter")
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     capture.read_global_capture()
     capture.stop_global_capturing()
     capture.start_global_capturing()
-    folders: Any = config
-    folders._tmp_path_factory._basetemp = folders._tmp_path_factory.mktemp(name, numbered=False)
+    config.option.basetemp = folder
+    config._tmp_path_factory = pytest.TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
 
 
 def _run_units(session: pytest.Session, connection: Connection) -> None:
