@@ -1,10 +1,11 @@
-"""Fixtures of the tests of HTTP and of the kafka sink."""
+"""Fixtures of the tests of HTTP, of disks and of the kafka sink."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,6 +16,13 @@ from tests.support.kafka_sink import Kafka, broker_with_logins, topic_of
 @pytest.fixture
 def door(http_server: str) -> MakeDoor:
     return partial(open_door, server=http_server)
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk, even if those of other tests are in memory (`scripts/tmpdir`)."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

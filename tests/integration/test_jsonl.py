@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -636,13 +636,6 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr("os.posix_fadvise", note)
     return parts
-
-
-@pytest.fixture
-def disk() -> Iterator[Path]:
-    """A folder on a disk, even if those of other tests are in memory (`scripts/tmpdir`)."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        yield Path(folder)
 
 
 async def show_in_page_cache(folder: Path, expected: Callable[[list[bool]], bool], *, gzip: bool = False) -> None:

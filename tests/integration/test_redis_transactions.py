@@ -496,18 +496,19 @@ async def test_a_daemon_that_ends_between_any_two_steps_leaves_each_event_whole(
     assert {*found} == {*range(5)}
 
 
-def kill_at(proxy: RedisProxy, server: RedisServer, last: int) -> None:
-    """Kill the server shortly after that call of the script has arrived."""
-    calls = 0
+def kill_at(proxy: RedisProxy, server: RedisServer, last: int) -> list[asyncio.TimerHandle]:
+    """Kill the server shortly after that call of the script has arrived. Returns kills, which may be to come."""
+    calls, kills = 0, []
 
     def kill(sent: bytes) -> bool:
         nonlocal calls
         calls += sent.count(b"EVALSHA")
         if calls > last and server.is_running:
-            asyncio.get_running_loop().call_later(last % 4 / 4000, server.kill)
+            kills.append(asyncio.get_running_loop().call_later(last % 4 / 4000, server.kill))
         return False
 
     proxy.loses_request = kill
+    return kills
 
 
 @pytest.mark.logs(CANNOT)
@@ -519,8 +520,10 @@ async def test_a_redis_that_is_killed_at_any_step_keeps_each_event_whole(tmp_pat
             async with redis_proxy(server.port) as proxy:
                 with suppress(Unavailable):
                     async with opened(proxy.url, prefix, patience=0.05) as backend:
-                        kill_at(proxy, server, last)
+                        kills = kill_at(proxy, server, last)
                         await store_events(backend, 4)
+            for kill in kills:
+                kill.cancel()
             server.kill()
             await asyncio.to_thread(server.start)
             assert await check_whole(server.url, prefix) <= 4

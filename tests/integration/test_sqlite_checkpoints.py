@@ -35,10 +35,10 @@ def opened_in(folder: Path) -> list[str]:
     return [name for name in names if name.startswith(str(folder))]
 
 
-async def test_the_log_restarts_despite_events_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_restarts_despite_events_without_a_pause(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_LONG", 1000)
-    log = tmp_path / "ingestd.db-wal"
-    async with sqlite_backend(tmp_path) as backend:
+    log = disk / "ingestd.db-wal"
+    async with sqlite_backend(disk) as backend:
 
         async def keep_storing() -> None:
             for _ in range(500):

@@ -66,6 +66,10 @@ class EventStream:
             found += told["rows"]
         return found
 
+    def has_rows(self) -> bool:
+        """Waits for rows. False if the stream ends instead."""
+        return self._next()[0] == "rows"
+
     def wait_for_end(self) -> None:
         while self._next()[0] != "end":
             pass
