@@ -103,8 +103,10 @@ class _Parallel:
         _, status = os.waitpid(worker.pid, 0)
         if worker.ended:
             return
-        nodeid = session.items[worker.test].nodeid
         words = worker.last_words or f"its process ended with {os.waitstatus_to_exitcode(status)}"
+        if worker.test is None:
+            raise RuntimeError(words)
+        nodeid = session.items[worker.test].nodeid
         file = nodeid.partition("::")[0]
         report = pytest.TestReport(nodeid, (file, None, file), {}, "failed", words, "call")
         session.config.hook.pytest_runtest_logreport(report=report)
@@ -121,7 +123,7 @@ class _Worker:
         self.pid = pid
         self.connection = connection
         self.tests: deque[int] = deque()  # not begun yet
-        self.test = 0
+        self.test: int | None = None
         self.last_words = ""
         self.ended = False
 

@@ -100,3 +100,13 @@ def test_an_end_before_the_last_test_ends_what_tests_have_started(folder: Path, 
     output, _ = run.communicate()
     assert run.returncode == (2 if end == "ctrl-c" else 1), output
     assert [file.suffix for file in folder.glob("test_?.*") if file.suffix != ".py"] == []
+
+
+def test_a_process_that_cannot_begin_ends_the_run(folder: Path) -> None:
+    (folder / "test_a.py").write_text(FILE)
+    with (folder / "conftest.py").open("a") as conftest:
+        conftest.write("from tests.support import parallel\nparallel._separate = None\n")
+    run = started(folder)
+    output, _ = run.communicate()
+    assert run.returncode == 3  # an internal error
+    assert "'NoneType' object is not callable" in output
