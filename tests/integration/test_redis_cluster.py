@@ -321,7 +321,7 @@ async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_go
     ended: list[Worker] = []
     try:
         for _ in range(3):
-            backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS)
+            backend = cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS, timeout=5.0, patience=10.0)
             before = asyncio.all_tasks()
             await backend.open(serving=True)
             workers.append(Worker(backend, asyncio.all_tasks() - before))
@@ -340,7 +340,8 @@ async def test_daemons_share_the_work_and_a_share_passes_on_when_one_comes_or_go
 @pytest.mark.usefixtures("quick")
 async def test_a_silent_daemon_loses_its_cursors_and_can_commit_nothing_more(cluster: RedisCluster) -> None:
     prefix = f"{uuid4().hex}:"
-    silent, other = (cluster_backend(cluster, prefix=prefix, partitions=PARTITIONS) for _ in range(2))
+    make = partial(cluster_backend, cluster, prefix=prefix, partitions=PARTITIONS, timeout=5.0, patience=10.0)
+    silent, other = make(), make()
     before = asyncio.all_tasks()
     try:
         await silent.open(serving=True)
