@@ -1,7 +1,4 @@
-"""The tests of attribution, with the state and the journal on Redis.
-
-But for those of what an event says: the consumer has read it before it asks the store.
-"""
+"""All tests of attribution, with the state and the journal on Redis."""
 
 from __future__ import annotations
 
@@ -35,17 +32,6 @@ LEASE = 0.5  # seconds: short, because some tests kill the holder repeatedly
 
 pytestmark = pytest.mark.logs("sent again with another value", "is in another currency")
 
-OF_EVENTS = {
-    "test_amounts_of_any_size_are_harmless",
-    "test_blanks_are_no_campaign",
-    "test_decisions_are_unique_shares_sum_to_one_and_reversals_are_bounded",
-    "test_garbage_instead_of_an_address_is_harmless",
-    "test_long_names_of_a_campaign_are_cut",
-    "test_orders_are_decided_for_any_content_of_events",
-    "test_records_are_small_whatever_a_public_key_sends",
-}
-"""With the same records, Redis has the same decisions: test_attributions_and_counts_equal_the_reference and others."""
-
 for module in (
     test_attribution,
     test_attribution_bounds,
@@ -53,8 +39,7 @@ for module in (
     test_attribution_replay,
     test_attribution_rollups,
 ):
-    tests = {name: each for name, each in vars(module).items() if name.startswith("test_")}
-    globals().update({name: each for name, each in tests.items() if name not in OF_EVENTS})
+    globals().update({name: each for name, each in vars(module).items() if name.startswith("test_")})
 
 
 def on_redis(server: RedisServer, folder: Path) -> Backend:
