@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class SinkLife(SinkTraits):
     @in_new_loop
     async def test_opening_that_was_cancelled_can_be_tried_again(self, tmp_path: Path) -> None:
         """A time limit cancels like this. Then the same object is opened again, with or without a close."""
+        threads = {*threading.enumerate()}
         written: list[Record] = []
         for turns in (0, 1, 2, 3, 5, 8, 13, 21):
             for closes in (False, True):
@@ -58,6 +60,7 @@ class SinkLife(SinkTraits):
                 finally:
                     await sink.close()
         await self._assert_holds(tmp_path, written)
+        await _await_threads(threads)
 
     @in_new_loop
     async def test_it_closes_also_when_it_never_wrote_or_opened(self, tmp_path: Path) -> None:
@@ -95,6 +98,18 @@ class SinkLife(SinkTraits):
         fresh = self._make(tmp_path)
         await fresh.check()  # a check without opening, as in `ingestd check`
         await fresh.close()
+
+
+async def _await_threads(before: set[threading.Thread]) -> None:
+    """Wait a second at most for threads that others have started: of a cancelled attempt, they tell the loop their end.
+
+    The loop of a daemon goes on, but this one is closed soon.
+    """
+    await asyncio.get_running_loop().shutdown_default_executor()
+    for _ in range(50):
+        if {*threading.enumerate()} <= before:
+            return
+        await asyncio.sleep(0.02)
 
 
 def _open_files() -> int:

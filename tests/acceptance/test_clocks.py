@@ -75,7 +75,7 @@ def test_a_jump_ends_nothing_until_the_time_is_confirmed(tmp_path: Path) -> None
         wait_until(lambda: logged(daemon, "the system's clock is back"))
         assert daemon.metric("ingestd_clock_jump_seconds") == 0
         assert len(shop.stored()) == 2
-        clock.write_text("+5s")
+        clock.write_text("+5.5s")  # ages are rounded down
         wait_until(lambda: logged(daemon, "the system's clock has jumped 5 s ahead, and the daemon follows it"))
         clock.write_text("+3h")
         wait_until(lambda: logged(daemon, "the system's clock has jumped 2 h ahead"))

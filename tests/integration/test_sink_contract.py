@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -317,6 +318,27 @@ def test_a_sink_that_breaks_the_contract_is_found_out(kind: type[Lines], test: s
     contract.kind = kind
     with pytest.raises((AssertionError, KeyError, SinkReject)):
         getattr(contract, test)(tmp_path)
+
+
+class TellsLate(Lines):
+    """The thread of an opening that was cancelled tells its end later, like that of a connection of aiosqlite."""
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            threading.Timer(0.3, loop.call_soon_threadsafe, [int]).start()
+            raise
+        await super().open()
+
+
+def test_the_loop_goes_on_until_the_threads_of_cancelled_openings_have_ended(tmp_path: Path) -> None:
+    contract = LinesContract()
+    contract.kind = TellsLate
+    threads = {*threading.enumerate()}
+    contract.test_opening_that_was_cancelled_can_be_tried_again(tmp_path)
+    assert {*threading.enumerate()} <= threads
 
 
 class GivesUpWhenFull(Lines):

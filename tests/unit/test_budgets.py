@@ -24,7 +24,7 @@ PLUGINS = {
 BUDGETS = {
     **{f"ingestd/{name}": lines for name, lines in KERNEL.items()},
     **{f"plugins/{name}": lines for name, lines in PLUGINS.items()},
-    "testing": 2_660,
+    "testing": 2_670,
     "clients/python": 720,
 }
 KERNEL_LINES = 21_800
