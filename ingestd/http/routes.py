@@ -26,7 +26,7 @@ _LONGEST_PART = 512
 _PARAMETER = re.compile(r"\{(\w+)\}")
 # A path must not have a backslash, because some servers read it as a slash.
 _TARGET_PATH = r"[\x21\x22\x24-\x3e\x40-\x5b\x5d-\x7e]*+"
-_HOST = r"(?:\[[0-9A-Fa-f:.]++\]|(?:[A-Za-z0-9\-._~!$&'()*+,;=]++|%[0-9A-Fa-f]{2})++)(?::[0-9]{0,5})?"
+_HOST = r"(?:\[[0-9A-Fa-f:.]++\]|(?>(?:[A-Za-z0-9\-._~!$&'()*+,;=]++|%[0-9A-Fa-f]{2})+))(?::[0-9]{0,5})?"
 _ORIGIN = re.compile(rf"(/(?!/){_TARGET_PATH})")
 _ABSOLUTE = re.compile(rf"https?://{_HOST}((?:/{_TARGET_PATH})?)", re.IGNORECASE | re.ASCII)
 

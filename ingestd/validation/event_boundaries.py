@@ -25,13 +25,14 @@ _SPACE = b" \t\n\r"
 def _nested(levels: int) -> bytes:
     """A pattern for text with strings and containers that are nested up to so many levels.
 
-    It is possessive throughout. So text is read again only where it has more levels, and then once for each level.
+    It is possessive throughout. So text is read again only where it has more levels, and then once for each level. Each
+    repeated group has an empty alternative, since Python before 3.11.5 else goes on in the middle of a turn that fails.
     """
     inner = rb"|[\[{]" + _nested(levels - 1) + rb"[\]}]" if levels else b""
-    return rb'(?:[^"\[\]{}]++|' + _STRING + inner + rb")*+"
+    return rb'(?:[^"\[\]{}]++|' + _STRING + inner + rb"|)*+"
 
 
-_STRING_TEXT = rb'(?:[^"\\]++|\\.)*+'
+_STRING_TEXT = rb'(?:[^"\\]++|\\.|)*+'
 _STRING = rb'"' + _STRING_TEXT + rb'"'
 _LEVELS = 4  # levels of nesting in most events; Python need not handle their brackets
 _CONTAINER = rb"[\[{]" + _nested(_LEVELS - 1) + rb"[\]}]"
@@ -39,7 +40,7 @@ _CONTAINER = rb"[\[{]" + _nested(_LEVELS - 1) + rb"[\]}]"
 _Match = Callable[[bytes, int, int], "re.Match[bytes] | None"]
 
 _start = re.compile(rb"[ \t\n\r]*+\{").match
-_element: _Match = re.compile(rb'(?:[^",\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL).match
+_element: _Match = re.compile(rb'(?:[^",\[\]{}]++|' + _STRING + rb"|" + _CONTAINER + rb"|)*+", re.DOTALL).match
 _brackets: _Match = re.compile(_nested(_LEVELS) + rb"([\[{]++|[\]}]++|)", re.DOTALL).match
 _string_text: _Match = re.compile(_STRING_TEXT, re.DOTALL).match
 
@@ -60,7 +61,7 @@ def _patterns(member: str) -> _Patterns:
     name = f'"{member}"'.encode()
     escaped = re.escape(name)
     array = re.compile(escaped + rb"[ \t\n\r]*+:[ \t\n\r]*+\[")
-    members = re.compile(rb'(?:[^"\[\]{}]++|(?!' + escaped + rb")" + _STRING + rb"|" + _CONTAINER + rb")*+", re.DOTALL)
+    members = re.compile(rb'(?:[^"\[\]{}]++|(?!' + escaped + rb")" + _STRING + rb"|" + _CONTAINER + rb"|)*+", re.DOTALL)
     return _Patterns(name, array.match, members.match)
 
 

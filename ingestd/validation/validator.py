@@ -50,7 +50,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LONE_SURROGATE = re.compile(
     # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half.
-    rb"[^\\]*+(?:\\(?:u(?![dD][89a-fA-F])|[^u]|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+)*+(\\u)",
+    rb"[^\\]*+(?:\\(?:u(?![dD][89a-fA-F])|[^u]|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+|)*+(\\u)",
     re.DOTALL,
 )
 

@@ -28,7 +28,7 @@ _MAX_EXACT = 2**53
 
 # Python's encoder, in C, writes most documents as ECMAScript does. The pattern finds two exceptions: an integer beyond
 # 2^53, and an array index as a key, also with escaped digits. `_usual_number` refuses other numbers.
-_UNUSUAL = re.compile(r'(?<![.0-9])[0-9]{16}|"(?:[0-9]|\\u003[0-9]){1,10}+"[ \t\r\n]*+:')
+_UNUSUAL = re.compile(r'(?<![.0-9])[0-9]{16}|"(?:[0-9]|\\u003[0-9]){1,10}"[ \t\r\n]*+:')
 
 
 class _Unusual(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,7 @@ def test_npm_packs_a_module_a_classic_script_the_snippet_and_the_types(tmp_path:
     command: list[str | Path] = ["npm", "pack", "--json", "--pack-destination", tmp_path, browser_client.FOLDER]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     (packed,) = tmp_path.iterdir()
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "--extract", "--file", packed, "--directory", tmp_path], check=True)
     files = {path.name for path in (tmp_path / "package").iterdir()}
     assert files == {
         "package.json", "ingestd.js", "ingestd.classic.js", "snippet.html", "ingestd.d.ts", "events.d.ts",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from ingestd.validation.batch_parser import MAX_EVENTS, BatchParser
 from ingestd.validation.event_boundaries import SplitBatch, split_batch
 from ingestd.validation.validator import parse_body
 
+ROOT = Path(__file__).parents[2]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.sampled_from('a\\"[]{},:\n\u00e9\U0001f600')),
     lambda inner: (
@@ -215,3 +218,10 @@ async def test_faulty_batches_are_read_one_at_a_time_and_good_ones_at_once() -> 
     bodies = {"large": b'{"events": [' + b'{"a":"' * 200_000, "small": b'{"events": [tru]}', "good": b'{"events": [1]}'}
     await asyncio.gather(*[parse(name, body) for name, body in bodies.items()])
     assert done == ["good", "large", "small"]
+
+
+def test_no_pattern_of_the_product_repeats_a_group_in_a_way_that_debian_s_python_gets_wrong() -> None:
+    """A group that repeats possessively ends with an empty alternative (`_nested`)."""
+    pattern = re.compile(r"(?<![|(])\)(?:[*+?]|\{[0-9,]+\})\+")
+    sources = [path for folder in ("ingestd", "plugins", "testing") for path in (ROOT / folder).rglob("*.py")]
+    assert [path for path in sources if pattern.search(path.read_text())] == []

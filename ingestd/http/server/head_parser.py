@@ -42,7 +42,7 @@ _NAME = rf"{_TCHAR}{{1,{LONGEST_NAME}}}+"
 _FIELD = rf"{_NAME}:[\t\x20-\x7e\x80-\xff]*+"
 _HEAD = re.compile(
     # Some clients send an empty line behind a body (RFC 9112, 2.2).
-    rf"(?:\r\n)?+({_TCHAR}++) ([\x21-\x7e\x80-\xff]++) (HTTP/1\.[0-9])(\r\n(?:{_FIELD}\r\n)*+)\r\n"
+    rf"(?:\r\n|)({_TCHAR}++) ([\x21-\x7e\x80-\xff]++) (HTTP/1\.[0-9])(\r\n(?:{_FIELD}\r\n|)*+)\r\n"
 )
 FIELD_LINE = re.compile(_FIELD.encode("latin-1"))
 _CLOSE, _KEEP_ALIVE = (
@@ -52,7 +52,7 @@ _WRONG_END = re.compile(rb"\n\r?\n")
 
 # The characters of names, addresses and ports in any order, as in Tornado's handlers. Two Host headers arrive here
 # joined by a comma, which no host contains.
-_HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]++|%[0-9A-Fa-f]{2})*+")
+_HOST = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+;=:\[\]]++|%[0-9A-Fa-f]{2}|)*+")
 _LONGEST_REMEMBERED = 300  # characters: a domain name has at most 253
 
 _LINE_NAME = re.compile(r"\r\n([^:]++):")
