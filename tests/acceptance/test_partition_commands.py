@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ class Shops(PartitionedShop):
         super().__init__(folder, {"http": 'shutdown_timeout = "500ms"', **self.crm.options(QUICK)})
 
     def send(self, daemon: Daemon, index: int, *numbers: int, key: str = "Page View", **members: Any) -> None:
-        """Sends events to the shop in a partition."""
+        """Sends events to the shop in a partition, each in another millisecond, which decides the order."""
         for number in numbers:
+            time.sleep(0.002)
             body = {"key": key, "anonymousId": "v", "data": {"number": number}, **members}
             assert daemon.post("/track", body, self.keys[self.tenants[index]].id).status == 200
 
