@@ -16,9 +16,9 @@ ICEBERG := tests/iceberg
 AZURITE := tests/azurite
 SETUP := setup.cfg pyproject.toml
 TESTS := $(shell find ingestd plugins testing tests -name '*.py' -not -path '*/node_modules/*')
-NOT_KERNEL := apart clickhouse iceberg kafka nats parquet postgres prometheus_files redis_attribution redis_cluster \
-	redis_failover redis_sentinel
-KERNEL_ACCEPTANCE := contract crash draining errors logs metrics reload servers_alike sessions shutdown
+KERNEL_TESTS := tests/project tests/kernel tests/plugins/auth tests/plugins/test_identity.py tests/plugins/test_session.py \
+	tests/plugins/stores/sqlite $(patsubst %,tests/acceptance/test_%.py,contract crash draining errors logs metrics \
+	reload servers_alike sessions shutdown)
 # Tests start ingestd some two thousand times: where nothing may be kept, each start would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -41,10 +41,9 @@ ready-for-tests: .venv/compiled-for-tests $(BIN)/prometheus $(SDKS)/node_modules
 test: ready-for-tests
 	TMPDIR=$$(scripts/tmpdir) $(BIN)/pytest --processes 8
 
-# What every shop runs: no browsers, SDKs, clusters, installations, and no servers of sinks.
+# What every shop runs: no browsers, SDKs, installations, Redis, and no sinks with servers.
 test-kernel: .venv/compiled-for-tests
-	TMPDIR=$$(scripts/tmpdir) $(BIN)/pytest --processes 6 $(NOT_KERNEL:%=--ignore-glob='*/test_%*.py') \
-		$(KERNEL_ACCEPTANCE:%=tests/acceptance/test_%.py) tests/integration tests/contract tests/unit
+	TMPDIR=$$(scripts/tmpdir) $(BIN)/pytest --processes 6 $(KERNEL_TESTS)
 
 # Rules with 500 generated examples instead of 30, and the tests that take minutes.
 test-long: .venv/dbt/installed .venv/readers/installed $(KAFKA)/apicurio/installed $(ICEBERG)/lib/installed \

@@ -10,12 +10,14 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tornado.ioloop import IOLoop
 
-pytest_plugins = ["tests.support.parallel"]
+pytest_plugins = ["tests.support.parallel", "tests.support.door"]
 
 # The duration of an example depends on the machine, so there is no deadline. `make test-long` takes the profile "long".
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,6 +69,13 @@ def each_http_server(request: pytest.FixtureRequest) -> str:
     """Like `http_server`, for promises about connections in time, which no comparison of answers shows."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder on a disk, even if those of other tests are in memory (`scripts/tmpdir`)."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

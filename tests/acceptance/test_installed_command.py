@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.cli.test_command_line import COMMANDS
 from tests.support import forked
 from tests.support.clients import wait_until
 from tests.support.daemon import PATIENCE, Daemon, Shop
 from tests.support.forked import INGESTD, run
 from tests.support.processes import children, open_files
-from tests.unit.test_command_line import COMMANDS
 
 INSTALLED = ("env",)
 """The prefix of a daemon that is not forked."""

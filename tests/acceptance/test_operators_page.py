@@ -289,7 +289,7 @@ def test_the_last_errors_are_shown_without_quoted_values(crowded: tuple[Shop, Da
 
 
 def test_simultaneous_requests_get_the_same_status(daemon: Daemon) -> None:
-    """The status is made at most once a second. tests/unit/test_dashboard.py tests the interval."""
+    """The status is made at most once a second. tests/plugins/console/test_dashboard.py tests the interval."""
     answers = [daemon.ops("/status.json").body for _ in range(20)]
     assert len({*answers}) < len(answers) / 2
 

@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pluggy
+import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.testing import bind_unused_port
 
@@ -32,7 +34,7 @@ from ingestd.scheduling.room import Backpressure
 from ingestd.validation.validator import Validator
 from tests.support.backends import sqlite_daemon
 
-__all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "open_door"]
+__all__ = ["PAGE_VIEW", "Door", "MakeDoor", "Slow", "door", "open_door"]
 
 _SERVERS: dict[str, MakeServer] = {"fast": FastServer, "tornado": IngestServer}
 PAGE_VIEW = {"key": "Page View", "anonymousId": "visitor", "data": {}}
@@ -134,3 +136,8 @@ class Slow:
     async def enrich(self, event: Event) -> None:
         self.arrived.set()
         await self.go.wait()
+
+
+@pytest.fixture
+def door(http_server: str) -> MakeDoor:
+    return partial(open_door, server=http_server)

@@ -52,7 +52,7 @@ def lines_to_read(heading: str, language: str = "python") -> list[str]:
 
 
 def options_shown(page: str, kind: str, sink_class: type[Sink], folder: Path) -> Any:
-    """The options of the example on a sink's page. tests/unit/test_conf.py checks that all options are documented."""
+    """The options of the example on a sink's page. tests/kernel/config/test_conf.py checks that none is missing."""
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     [(name, table)] = tomllib.loads(example)["sinks"].items()
     assert table.pop("type") == kind

@@ -15,9 +15,9 @@ _LONG = (
     "tests/acceptance/browser_client/",
     "tests/acceptance/backend_clients/test_answers.py", "tests/acceptance/backend_clients/test_outages.py",
     "tests/acceptance/test_dist.py", "tests/acceptance/test_placing.py", "tests/acceptance/test_upgrades.py",
-    "tests/integration/test_dead_letters.py", "tests/integration/test_iceberg_catalogues.py",
-    "tests/integration/test_kafka.py", "tests/integration/test_kafka_failures.py",
-    "tests/integration/test_parquet_troubles.py", "tests/integration/test_redis_cluster.py",
+    "tests/kernel/delivery/test_dead_letters.py", "tests/plugins/sinks/iceberg/test_catalogues.py",
+    "tests/plugins/sinks/kafka/test_kafka.py", "tests/plugins/sinks/kafka/test_failures.py",
+    "tests/plugins/sinks/parquet/test_troubles.py", "tests/plugins/stores/redis/test_cluster.py",
 )  # fmt: skip
 """Files that take about a minute, and would begin late. A process could have the last of them for itself."""
 

@@ -9,7 +9,7 @@ from benchmarks.attacks import Keys
 from benchmarks.servers import Server
 from ingestd.http.routes import BASE_PATH, OWN_OPERATIONS, Routes
 from ingestd.plugins.segment.intake import SegmentIntake
-from tests.integration.test_intakes import Notes
+from tests.kernel.hooks.test_intakes import Notes
 from tests.support.daemon import Daemon
 
 MOST = 4.0
