@@ -132,12 +132,17 @@ class Orders:
         self.touches: dict[str, str] = {}
         self.refunded: list[str] = []
 
-    def send(self, daemon: Daemon) -> str:
-        """Sends one more order, and returns its id after the answer."""
+    def send(self, daemon: Daemon, *, alone: bool = False) -> str:
+        """Sends one more order, and returns its id after the answer.
+
+        Attribution decides it in one step with earlier events, or in a step `alone`.
+        """
         number = len(self.touches)
         name, visitor = f"o-{number}", f"visitor-{number}"
         sender = Sender(self._shop, daemon)
         self.touches[name] = sender.touch(visitor, HOUR, "google")
+        if alone:
+            wait_until(lambda: self._shop.is_done("attribution"))
         sender.order(visitor, name, revenue=40)
         if number % 2:
             self.refunded.append(name)
@@ -196,7 +201,8 @@ def killed_between_the_commits(shop: RedisShop, orders: Orders) -> Iterator[str]
     """Kills a daemon when the state has an order's attribution and the journal does not."""
     with Daemon(shop.config) as daemon:
         for _ in range(20):  # on a busy machine the daemon may be faster than the lock
-            name = orders.send(daemon)
+            # The lock may also hold up the step before, whose note would stay.
+            name = orders.send(daemon, alone=True)
             with locked(shop.folder / "journal.db"):
                 if not is_decided(shop, name):
                     # The consumer may have met the lock before; then it tries again after half a minute at most.
