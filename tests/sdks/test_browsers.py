@@ -195,6 +195,7 @@ def test_an_order_of_the_backend_is_credited_to_the_campaign_of_the_page(
 def test_a_beacon_is_sent_when_the_visitor_leaves_the_page(place: Place) -> None:
     tab = place.browser.tab()
     tab.open(place.pages.publish("@rudderstack/analytics-js", place.host, place.shop.public.id, block=2))
+    tab.wait_for("window.isReady")
     make_calls(tab, [("track", {"event": "Signed Out", "properties": {}})])
     tab.open("about:blank")
     wait_until(lambda: [record["key"] for record in place.records(place.shop.tenant)] == ["Signed Out"])

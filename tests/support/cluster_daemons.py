@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from uuid import uuid4
 
+from ingestd.api.errors import Unavailable
 from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 
@@ -84,18 +85,22 @@ async def opened(
 ) -> AsyncIterator[list[ClusterBackend]]:
     """Back ends of daemons. Their connections are named daemon-0, daemon-1 and so on."""
     prefix = prefix or f"{uuid4().hex}:"
+
+    async def open_backend(number: int) -> ClusterBackend:
+        query = f"?client_name=daemon-{number}"
+        while True:
+            backend = cluster_backend(
+                cluster, prefix=prefix, query=query, partitions=PARTITIONS, timeout=_TIMEOUT, replicas=replicas
+            )
+            with suppress(Unavailable):  # the nodes of a busy machine may not answer in time
+                await backend.open(serving=True)
+                return backend
+
     async with AsyncExitStack() as stack:
         backends = []
         for number in range(count):
-            backend = cluster_backend(
-                cluster,
-                prefix=prefix,
-                query=f"?client_name=daemon-{number}",
-                partitions=PARTITIONS,
-                timeout=_TIMEOUT,
-                replicas=replicas,
-            )
-            await backend.open(serving=True)
+            async with asyncio.timeout(LONG):
+                backend = await open_backend(number)
             stack.push_async_callback(backend.close)
             backends.append(backend)
         yield backends
