@@ -19,7 +19,7 @@ from tests.support.clients import wait_until
 
 ROOT = Path(__file__).parents[2]
 FILE = """
-import os, signal, time
+import os, signal, time, warnings
 from pathlib import Path
 import pytest
 
@@ -37,7 +37,7 @@ def wait_for(path):
         time.sleep(0.01)
     assert False, path
 
-def test_first(server, tmp_path): assert server.exists()
+def test_first(server, tmp_path): assert server.exists(); warnings.warn("careful")
 def test_wrong(server): print("a word"); assert False, "wrong"
 @pytest.mark.skip(reason="not now")
 def test_skipped(): pass
@@ -55,6 +55,11 @@ def test_wait(server): (server.parent / "waits").touch(); time.sleep(300)
 HANG = WAIT.replace("(server):", "(server): signal.signal(signal.SIGINT, signal.SIG_IGN);")
 FAILURE = """
 def test_failure(server): wait_for(server.parent / "waits"); assert False
+"""
+STOP = """
+def pytest_runtest_logreport(report):
+    if report.failed: session.shouldstop = "enough"
+def pytest_collection_finish(session): globals()["session"] = session
 """
 
 
@@ -92,8 +97,9 @@ def test_each_test_of_each_file_is_told(folder: Path) -> None:
         *(f"FAILED test_{name}.py::test_wrong" for name in "abc"),
         *(f"PASSED test_{name}.py::test_first" for name in "abc"),
     ]
-    assert "3 failed, 3 passed, 3 skipped" in output
+    assert "3 failed, 3 passed, 3 skipped, 3 warnings" in output
     assert output.count("a word") == 6  # in the source and in the captured output
+    assert output.count("UserWarning: careful") == 3
 
 
 def test_a_process_that_dies_fails_its_test_and_no_other(folder: Path) -> None:
@@ -102,22 +108,27 @@ def test_a_process_that_dies_fails_its_test_and_no_other(folder: Path) -> None:
     code, output = end_of(started(folder))
     assert code == 1
     assert "FAILED test_a.py::test_death - its process ended with -9" in output
+    assert output.count("_ test_death _") == 2
     assert "FAILED test_a.py::test_question - bdb.BdbQuit" in output  # there is nobody to answer
-    assert "6 failed, 4 passed, 2 skipped" in output
+    assert "6 failed, 4 passed, 2 skipped, 2 warnings" in output  # the next process does not repeat a warning
 
 
-@pytest.mark.parametrize(("end", "code"), [("ctrl-c", 2), ("second ctrl-c", 2), ("kill", -9), ("first failure", 1)])
+@pytest.mark.parametrize(
+    ("end", "code"), [("ctrl-c", 2), ("second ctrl-c", 2), ("kill", -9), ("first failure", 1), ("stop", 2)]
+)
 def test_an_end_before_the_last_test_ends_what_tests_have_started(folder: Path, end: str, code: int) -> None:
     right = FILE.replace("assert False", "assert True")
+    fails = end in ("first failure", "stop")
     (folder / "test_a.py").write_text(right + (HANG if end == "second ctrl-c" else WAIT))
-    (folder / "test_b.py").write_text(
-        FILE.replace('assert False, "wrong"', "pass") + (FAILURE if end == "first failure" else "")
-    )
+    (folder / "test_b.py").write_text(FILE.replace('assert False, "wrong"', "pass") + (FAILURE if fails else ""))
+    if end == "stop":
+        with (folder / "conftest.py").open("a") as conftest:
+            conftest.write(STOP)
     run = started(folder, *["--exitfirst"] * (end == "first failure"))
     wait_until((folder / "waits").exists)
     if end == "kill":
         run.kill()
-    elif end != "first failure":
+    elif not fails:
         run.send_signal(signal.SIGINT)
     if end == "second ctrl-c":
         wait_until(lambda: not list(folder.glob("test_b.[0-9]*")))
@@ -144,6 +155,29 @@ def test_a_process_that_cannot_begin_ends_the_run(folder: Path, obstacle: str, w
     code, output = end_of(started(folder))
     assert code == 3  # an internal error
     assert words in output
+
+
+def test_a_test_can_end_the_run(folder: Path) -> None:
+    (folder / "test_a.py").write_text(FILE + WAIT)
+    (folder / "test_b.py").write_text(FILE + "def test_exit(server): pytest.exit('enough', 7)")
+    code, output = end_of(started(folder))
+    assert code == 7
+    assert "Exit: enough" in output
+    assert not list(folder.glob("test_?.[0-9]*"))
+
+
+def test_an_exception_in_an_object_found_after_the_last_test_fails_the_run(folder: Path) -> None:
+    broken = "class Broken:\n def __init__(self): self.cycle = self\n def __del__(self): raise ValueError('late')\n"
+    (folder / "test_a.py").write_text(f"{broken}def test_a(): Broken()\n")
+    code, output = end_of(started(folder, "-W", "error"))
+    assert code == 1
+    assert "ValueError: late" in output
+
+
+def test_a_debugger_is_refused(folder: Path) -> None:
+    code, output = end_of(started(folder, "--pdb"))
+    assert code == 4
+    assert "need the terminal" in output
 
 
 def test_a_process_may_die_amid_a_message_or_before_an_answer() -> None:

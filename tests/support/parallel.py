@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections import deque
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -29,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.processes > 1:
+        if config.option.usepdb or config.option.trace or config.option.setupshow:
+            raise pytest.UsageError("--pdb, --trace and --setup-show need the terminal, which --processes takes away")
         config.pluginmanager.register(_Parallel(config.option.processes))
 
 
@@ -56,6 +59,8 @@ class _Parallel:
                     self._hear(session, self._workers[connection])
                     if session.shouldfail:
                         raise session.Failed(session.shouldfail)
+                    if session.shouldstop:
+                        raise session.Interrupted(session.shouldstop)
         finally:
             self._end()
         return True
@@ -100,6 +105,13 @@ class _Parallel:
             worker.test = worker.tests.popleft()
         elif kind == "report":
             hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=content))
+        elif kind == "warning":
+            text, category, *place, nodeid, location = content
+            warning = warnings.WarningMessage(text, type(category, (Warning,), {}), *place)
+            told = {"warning_message": warning, "when": "runtest", "nodeid": nodeid, "location": location}
+            hook.pytest_warning_recorded.call_historic(kwargs=told)
+        elif kind == "exit":
+            pytest.exit(*content)
         elif kind == "broken":
             worker.last_words = content
         elif kind == "ended":
@@ -119,9 +131,8 @@ class _Parallel:
         words = worker.last_words or f"its process ended with {os.waitstatus_to_exitcode(status)}"
         if worker.test is None:
             raise RuntimeError(words)
-        nodeid = session.items[worker.test].nodeid
-        file = nodeid.partition("::")[0]
-        report = pytest.TestReport(nodeid, (file, None, file), {}, "failed", words, "call")
+        test = session.items[worker.test]
+        report = pytest.TestReport(test.nodeid, test.location, {}, "failed", words, "call")
         session.config.hook.pytest_runtest_logreport(report=report)
         if worker.tests:
             self._units.appendleft(list(worker.tests))

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -30,14 +31,19 @@ def work(session: pytest.Session, connection: Connection, folder: Path) -> NoRet
         os.register_at_fork(after_in_child=connection.close)
         atexit._clear()
         _separate(session.config, folder)
-        session.config.pluginmanager.register(_Reports(session.config, connection))
+        reports = _Reports(session.config)
+        session.config.pluginmanager.register(reports)
+        reports.connection = connection
         try:
             _run_units(session, connection)
         finally:
             signal.signal(signal.SIGINT, _ignore)
             session.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+            session.config._ensure_unconfigure()  # fails if an object that nobody has closed is found
             atexit._run_exitfuncs()
         connection.send(("ended", None))
+    except pytest.exit.Exception as end:
+        connection.send(("exit", (end.msg, end.returncode)))
     except BaseException:  # noqa: BLE001  # the other process tells it
         with suppress(OSError):  # the other process no longer listens
             connection.send(("broken", traceback.format_exc()))
@@ -46,14 +52,23 @@ def work(session: pytest.Session, connection: Connection, folder: Path) -> NoRet
 
 
 class _Reports:
-    """The plugin of a process with tests. It tells the other process of each report."""
+    """The plugin of a process with tests. It tells the other process what pytest shows."""
 
-    def __init__(self, config: pytest.Config, connection: Connection) -> None:
-        self._config, self._connection = config, connection
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.connection: Connection | None = None  # a new plugin hears again of warnings that the other process knows
+
+    def _send(self, kind: str, content: object) -> None:
+        if self.connection:
+            self.connection.send((kind, content))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._connection.send(("report", data))
+        self._send("report", self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, nodeid: str, location: object) -> None:
+        warning = warning_message
+        text, category = str(warning.message), warning.category.__name__
+        self._send("warning", (text, category, warning.filename, warning.lineno, nodeid, location))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
