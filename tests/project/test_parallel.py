@@ -157,6 +157,24 @@ def test_a_process_that_cannot_begin_ends_the_run(folder: Path, obstacle: str, w
     assert words in output
 
 
+def test_no_process_withholds_a_unit_while_it_runs_another(folder: Path) -> None:
+    beginning = FILE.partition("def test_first")[0]
+    for name, tests in {
+        "a": """
+def test_beside_b(server): wait_for(server.parent / "b")
+def test_last(server): (server.parent / "a").touch(); wait_for(server.parent / "c")
+""",
+        "b": """
+def test_beside_a(server): (server.parent / "b").touch(); wait_for(server.parent / "a")
+def test_last(): pass
+""",
+        "c": 'def test(server): (server.parent / "c").touch()',
+    }.items():
+        (folder / f"test_{name}.py").write_text(beginning + tests)
+    code, output = end_of(started(folder))
+    assert code == 0, output
+
+
 def test_a_test_can_end_the_run(folder: Path) -> None:
     (folder / "test_a.py").write_text(FILE + WAIT)
     (folder / "test_b.py").write_text(FILE + "def test_exit(server): pytest.exit('enough', 7)")

@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cached_property
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,20 +101,35 @@ def _separate(config: pytest.Config, folder: Path) -> None:
 
 
 def _run_units(session: pytest.Session, connection: Connection) -> None:
-    def next_unit() -> list[int]:
-        connection.send(("ready", None))
-        unit: list[int] = connection.recv()
-        return unit
-
-    unit = next_unit()
+    unit = _Following(session, connection).unit
     while unit:
         *tests, last = (session.items[number] for number in unit)
-        for test, following in pairwise([*tests, last]):
-            _run(session, connection, test, following)
-        unit = next_unit()  # before the last test, because it ends what the next one does not use
-        _run(session, connection, last, session.items[unit[0]] if unit else None)
+        for test, next_test in pairwise([*tests, last]):
+            _run(session, connection, test, next_test)
+        following = _Following(session, connection)
+        _run(session, connection, last, following)
+        unit = following.unit
 
 
-def _run(session: pytest.Session, connection: Connection, test: pytest.Item, following: pytest.Item | None) -> None:
+class _Following:
+    """Stands for the first test of the next unit, and asks for the unit once pytest ends what that test does not use.
+
+    A process that asked before its last test would withhold a unit from the others.
+    """
+
+    def __init__(self, session: pytest.Session, connection: Connection) -> None:
+        self._session, self._connection = session, connection
+
+    @cached_property
+    def unit(self) -> list[int]:
+        self._connection.send(("ready", None))
+        unit: list[int] = self._connection.recv()
+        return unit
+
+    def listchain(self) -> list[Any]:
+        return self._session.items[self.unit[0]].listchain() if self.unit else []
+
+
+def _run(session: pytest.Session, connection: Connection, test: pytest.Item, following: object) -> None:
     connection.send(("started", None))
     session.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
