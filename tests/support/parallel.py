@@ -6,20 +6,19 @@ collection and what it has imported.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
-import traceback
+import warnings
 from collections import deque
 from contextlib import suppress
-from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from .parallel_process import work
 from .work_units import work_units
 
 __all__ = ["pytest_addoption", "pytest_configure"]
@@ -31,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.processes > 1:
+        if config.option.usepdb or config.option.trace or config.option.setupshow:
+            raise pytest.UsageError("--pdb, --trace and --setup-show need the terminal, which --processes takes away")
         config.pluginmanager.register(_Parallel(config.option.processes))
 
 
@@ -58,25 +59,39 @@ class _Parallel:
                     self._hear(session, self._workers[connection])
                     if session.shouldfail:
                         raise session.Failed(session.shouldfail)
+                    if session.shouldstop:
+                        raise session.Interrupted(session.shouldstop)
         finally:
+            self._end()
+        return True
+
+    def _end(self) -> None:
+        try:
             for worker in self._workers.values():  # they end what their tests have started
                 worker.connection.close()
                 os.kill(worker.pid, signal.SIGINT)
+            for connection in list(self._workers):
+                os.waitpid(self._workers[connection].pid, 0)
+                del self._workers[connection]
+        except KeyboardInterrupt:  # the second one: a test or its end hangs
             for worker in self._workers.values():
-                os.waitpid(worker.pid, 0)
-        return True
+                _kill(worker)
+            raise
 
     def _start(self, session: pytest.Session) -> None:
         self._started += 1
         folder = _temporary_folder(session.config) / f"process-{self._started}"
         ours, theirs = Pipe()
+        # A new process that Ctrl-C interrupts before `work` would go on like this one.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         pid = os.fork()
         if pid == 0:
             for connection in (ours, *self._workers):
                 connection.close()
-            _work(session, theirs, folder)
+            work(session, theirs, folder)
         theirs.close()
         self._workers[ours] = _Worker(pid, ours)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def _hear(self, session: pytest.Session, worker: _Worker) -> None:
         hook, config = session.config.hook, session.config
@@ -84,11 +99,19 @@ class _Parallel:
         if kind == "ready":
             unit = self._units.popleft() if self._units else []
             worker.tests.extend(unit)
-            worker.connection.send(unit)
+            with suppress(OSError):  # it has died, which the next message tells
+                worker.connection.send(unit)
         elif kind == "started":
             worker.test = worker.tests.popleft()
         elif kind == "report":
             hook.pytest_runtest_logreport(report=hook.pytest_report_from_serializable(config=config, data=content))
+        elif kind == "warning":
+            text, category, *place, nodeid, location = content
+            warning = warnings.WarningMessage(text, type(category, (Warning,), {}), *place)
+            told = {"warning_message": warning, "when": "runtest", "nodeid": nodeid, "location": location}
+            hook.pytest_warning_recorded.call_historic(kwargs=told)
+        elif kind == "exit":
+            pytest.exit(*content)
         elif kind == "broken":
             worker.last_words = content
         elif kind == "ended":
@@ -100,15 +123,16 @@ class _Parallel:
         """A process has ended. If it did so amid a test, that test has failed, and another process runs the others."""
         del self._workers[worker.connection]
         worker.connection.close()
+        if not worker.ended:
+            _kill(worker)
         _, status = os.waitpid(worker.pid, 0)
         if worker.ended:
             return
         words = worker.last_words or f"its process ended with {os.waitstatus_to_exitcode(status)}"
         if worker.test is None:
             raise RuntimeError(words)
-        nodeid = session.items[worker.test].nodeid
-        file = nodeid.partition("::")[0]
-        report = pytest.TestReport(nodeid, (file, None, file), {}, "failed", words, "call")
+        test = session.items[worker.test]
+        report = pytest.TestReport(test.nodeid, test.location, {}, "failed", words, "call")
         session.config.hook.pytest_runtest_logreport(report=report)
         if worker.tests:
             self._units.appendleft(list(worker.tests))
@@ -130,18 +154,9 @@ class _Worker:
     def receive(self) -> tuple[str, Any]:
         try:
             message: tuple[str, Any] = self.connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # before or amid a message
             return "gone", None
         return message
-
-
-class _Reports:
-    def __init__(self, config: pytest.Config, connection: Connection) -> None:
-        self._config, self._connection = config, connection
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._connection.send(("report", data))
 
 
 def _temporary_folder(config: Any) -> Path:
@@ -149,53 +164,7 @@ def _temporary_folder(config: Any) -> Path:
     return folder
 
 
-def _work(session: pytest.Session, connection: Connection, folder: Path) -> NoReturn:
-    """The whole life of a forked process."""
-    try:
-        os.setpgid(0, 0)  # Ctrl-C is for the other process, which passes it on
-        atexit._clear()
-        _separate(session.config, folder)
-        session.config.pluginmanager.register(_Reports(session.config, connection))
-        try:
-            _run_units(session, connection)
-        finally:
-            session.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
-            atexit._run_exitfuncs()
-        connection.send(("ended", None))
-    except BaseException:  # noqa: BLE001  # the other process tells it
-        with suppress(OSError):  # the other process no longer listens
-            connection.send(("broken", traceback.format_exc()))
-    finally:
-        os._exit(0)
-
-
-def _separate(config: pytest.Config, folder: Path) -> None:
-    """Gives the process its own captured output and temporary folder, and takes the terminal away."""
-    config.workerinput = {"workerid": folder.name}  # type: ignore[attr-defined]  # plugins know a worker of pytest-xdist by it
-    config.pluginmanager.unregister(name="terminalreporter")
-    capture: Any = config.pluginmanager.getplugin("capturemanager")
-    capture.read_global_capture()
-    capture.stop_global_capturing()
-    capture.start_global_capturing()
-    config.option.basetemp = folder
-    config._tmp_path_factory = pytest.TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
-
-
-def _run_units(session: pytest.Session, connection: Connection) -> None:
-    def next_unit() -> list[int]:
-        connection.send(("ready", None))
-        unit: list[int] = connection.recv()
-        return unit
-
-    unit = next_unit()
-    while unit:
-        *tests, last = (session.items[number] for number in unit)
-        for test, following in pairwise([*tests, last]):
-            _run(session, connection, test, following)
-        unit = next_unit()  # before the last test, because it ends what the next one does not use
-        _run(session, connection, last, session.items[unit[0]] if unit else None)
-
-
-def _run(session: pytest.Session, connection: Connection, test: pytest.Item, following: pytest.Item | None) -> None:
-    connection.send(("started", None))
-    session.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+def _kill(worker: _Worker) -> None:
+    """Kills a process and what its tests have started."""
+    with suppress(ProcessLookupError):  # it has no group yet
+        os.killpg(worker.pid, signal.SIGKILL)
