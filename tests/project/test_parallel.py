@@ -51,12 +51,16 @@ def test_question(): breakpoint()
 def test_after_death(server): assert server.exists()
 """
 WAIT = """
-def test_wait(server): (server.parent / "waits").touch(); time.sleep(300)
+def test_wait(server): wait_for(server.parent / "begun"); (server.parent / "waits").touch(); time.sleep(300)
 """
 HANG = WAIT.replace("(server):", "(server): signal.signal(signal.SIGINT, signal.SIG_IGN);")
+BEGUN = """
+def test_begun(server): (server.parent / "begun").touch()
+"""
 FAILURE = """
 def test_failure(server): wait_for(server.parent / "waits"); assert False
 """
+EXIT = FAILURE.replace("assert False", "pytest.exit('enough', 7)")
 STOP = """
 def pytest_runtest_logreport(report):
     if report.failed: session.shouldstop = "enough"
@@ -118,10 +122,10 @@ def test_a_process_that_dies_fails_its_test_and_no_other(folder: Path) -> None:
     ("end", "code"), [("ctrl-c", 2), ("second ctrl-c", 2), ("kill", -9), ("first failure", 1), ("stop", 2)]
 )
 def test_an_end_before_the_last_test_ends_what_tests_have_started(folder: Path, end: str, code: int) -> None:
-    right = FILE.replace("assert False", "assert True")
+    right = FILE.replace('assert False, "wrong"', "pass")
     fails = end in ("first failure", "stop")
     (folder / "test_a.py").write_text(right + (HANG if end == "second ctrl-c" else WAIT))
-    (folder / "test_b.py").write_text(FILE.replace('assert False, "wrong"', "pass") + (FAILURE if fails else ""))
+    (folder / "test_b.py").write_text(right + BEGUN + (FAILURE if fails else ""))
     if end == "stop":
         with (folder / "conftest.py").open("a") as conftest:
             conftest.write(STOP)
@@ -179,11 +183,17 @@ def test_last(): pass
 
 def test_a_test_can_end_the_run(folder: Path) -> None:
     (folder / "test_a.py").write_text(FILE + WAIT)
-    (folder / "test_b.py").write_text(FILE + "def test_exit(server): pytest.exit('enough', 7)")
+    (folder / "test_b.py").write_text(FILE + BEGUN + EXIT)
     code, output = end_of(started(folder))
     assert code == 7
     assert "Exit: enough" in output
     assert not list(folder.glob("test_?.[0-9]*"))
+
+
+def test_what_a_test_starts_with_multiprocessing_ends_with_its_process(folder: Path) -> None:
+    process = "multiprocessing.get_context('fork').Process(target=time.sleep, args=[60], daemon=True)"
+    (folder / "test_a.py").write_text(f"import multiprocessing, time\ndef test_a(): {process}.start()\n")
+    assert end_of(started(folder))[0] == 0
 
 
 def test_an_exception_in_an_object_found_after_the_last_test_fails_the_run(folder: Path) -> None:

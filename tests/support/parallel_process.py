@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import multiprocessing
 import os
 import signal
 import traceback
@@ -36,12 +37,16 @@ def work(session: pytest.Session, connection: Connection, folder: Path) -> NoRet
         session.config.pluginmanager.register(reports)
         reports.connection = connection
         try:
-            _run_units(session, connection)
-        finally:
-            signal.signal(signal.SIGINT, _ignore)
+            try:
+                _run_units(session, connection)
+            finally:
+                signal.signal(signal.SIGINT, _ignore)
+        finally:  # also if the signal came just before
             session.config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
             session.config._ensure_unconfigure()  # fails if an object that nobody has closed is found
             atexit._run_exitfuncs()
+            for process in multiprocessing.active_children():  # its function at exit is not there: see `_clear`
+                process.terminate()
         connection.send(("ended", None))
     except pytest.exit.Exception as end:
         connection.send(("exit", (end.msg, end.returncode)))
