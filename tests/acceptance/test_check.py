@@ -187,7 +187,7 @@ def test_old_records_beside_a_daemon_and_a_clock_that_went_back_are_warnings(tmp
     now = time.time_ns() // 1_000_000
     shop.archive.unlink()
     shop.archive.mkdir()
-    with sqlite3.connect(shop.database) as connection:
+    with closing(sqlite3.connect(shop.database)) as connection, connection:
         connection.executemany(
             "INSERT INTO journal (at, type, body) VALUES (?, 'event', ?)", [(now - hour, b"{}"), (now + hour, b"{}")]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def accepted(reply: Reply) -> Any:
 
 def traits(shop: Shop, profile: str) -> dict[str, Any]:
     """A profile, read from the file, because no API operation reads profiles."""
-    with sqlite3.connect(shop.database) as connection:
+    with closing(sqlite3.connect(shop.database)) as connection, connection:
         rows = connection.execute("SELECT name, value FROM field WHERE key = ?", (profile,)).fetchall()
     connection.close()
     return {name: json.loads(value) for name, value in rows}

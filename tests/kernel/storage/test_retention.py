@@ -8,7 +8,7 @@ import math
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 
@@ -304,7 +304,7 @@ async def test_a_journal_of_a_version_without_totals_is_counted_once(tmp_path: P
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, records(300))
         await backend.journal.trim(100, 100)
-    with sqlite3.connect(tmp_path / "ingestd.db") as before:
+    with closing(sqlite3.connect(tmp_path / "ingestd.db")) as before, before:
         for trigger in "journal_delete", "journal_update", "state_delete", "state_update":
             before.execute(f"DROP TRIGGER {trigger}")
         for later in "totals", "member", "renewal", "field":

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,7 +84,8 @@ async def test_acknowledged_records_survive_a_kill(tmp_path: Path) -> None:
         assert backend.write_back is not None
         for _ in range(2):  # write entries of the log into rows
             await backend.write_back.compact()
-        (count,) = sqlite3.connect(backend.path).execute("SELECT count(*) FROM state").fetchone()
+        with closing(sqlite3.connect(backend.path)) as other:
+            (count,) = other.execute("SELECT count(*) FROM state").fetchone()
         assert count == len(names) + 16, "and each state with its record"
 
 
@@ -199,7 +200,7 @@ async def test_later_changes_of_arguments_do_not_change_the_request(tmp_path: Pa
 @pytest.mark.logs("a command's request cannot be done")
 async def test_an_invalid_request_does_not_block_the_next(tmp_path: Path) -> None:
     async with opened(tmp_path), opened(tmp_path, serving=False) as command:
-        with sqlite3.connect(command.path) as other:
+        with closing(sqlite3.connect(command.path)) as other, other:
             for text in b"junk", b'{"now": 1, "operations": [["close", ["k"], null]], "records": []}', b'{"now": 1}':
                 other.execute("INSERT INTO control (at, request) VALUES (0, ?)", (text,))
             # Valid JSON with an invalid argument: the first operation is undone.
@@ -272,7 +273,7 @@ async def test_a_request_of_an_ended_command_is_executed_at_the_next_start(tmp_p
 async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path):
         pass
-    with sqlite3.connect(tmp_path / "ingestd.db") as other:
+    with closing(sqlite3.connect(tmp_path / "ingestd.db")) as other, other:
         other.execute("PRAGMA user_version = 99")
     other.close()
     for serving in True, False:
@@ -281,7 +282,7 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "ingestd.db") as other:
+    with closing(sqlite3.connect(tmp_path / "ingestd.db")) as other, other:
         other.execute("CREATE TABLE music (title)")
     other.close()
     with pytest.raises(ConfigError, match="another program"):

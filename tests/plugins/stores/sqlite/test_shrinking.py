@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made
     await backend.open(serving=True)
     if former:
         await backend.close()
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             connection.executescript("PRAGMA auto_vacuum = NONE; VACUUM;")
         connection.close()
         await backend.open(serving=True)
@@ -50,6 +51,6 @@ async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made
         assert size.used < 1 << 20
     finally:
         await backend.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
