@@ -101,9 +101,9 @@ class SinkLife(SinkTraits):
 
 
 async def _await_threads(before: set[threading.Thread]) -> None:
-    """Wait a second at most for threads that others have started: of a cancelled attempt, they tell the loop their end.
+    """Wait up to a second for the threads of cancelled openings, which still report to this loop.
 
-    The loop of a daemon goes on, but this one is closed soon.
+    The loop of a daemon goes on, but this one is closed soon. Idle threads of its executor are ended first.
     """
     await asyncio.get_running_loop().shutdown_default_executor()
     for _ in range(50):

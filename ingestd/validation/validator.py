@@ -49,7 +49,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions of msgspec for a body that is not JSON, or is nested too deep."""
 
 _LONE_SURROGATE = re.compile(
-    # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half.
+    # All quantifiers are possessive, so it takes one pass over text, other escapes and whole pairs up to a half. The
+    # empty alternative is for Python before 3.11.5 (`event_boundaries._nested`).
     rb"[^\\]*+(?:\\(?:u(?![dD][89a-fA-F])|[^u]|u[dD][89abAB]..\\u[dD][c-fC-F])[^\\]*+|)*+(\\u)",
     re.DOTALL,
 )
