@@ -35,7 +35,7 @@ def promtool(*arguments: str | Path, text: bytes = b"") -> subprocess.CompletedP
         [_program("promtool"), *map(str, arguments)],
         input=text,
         capture_output=True,
-        timeout=60,
+        timeout=300,  # a day of rules takes 12 s of CPU, and the machine may be busy
         check=False,
         env={**os.environ, "GOGC": "800"},  # it collects garbage for a fifth of its time otherwise
     )
