@@ -209,7 +209,8 @@ class AttributionConsumer(Consumer):
         campaigns = [touch.campaign for touch, _ in candidates.touches]
         mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
-            mark = msgspec.structs.replace(mark, superseded=(earlier.position, 1 + earlier.reversals + 1))
+            superseded = (earlier.position, 1 + earlier.reversals + 1)
+            mark = msgspec.structs.replace(mark, superseded=superseded, superseded_at=earlier.at)
         step.append(record)
         changes.append(order_change(order.tenant, mark, campaigns))
         self.tally.order("attributed" if candidates.touches else "direct")

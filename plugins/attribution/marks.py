@@ -94,7 +94,7 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     """
 
     at: int
-    """The time of the order's receipt, from which the age of the mark counts."""
+    """The time of the order's receipt."""
     position: int
     attribution_id: str
     revenue: int | float | None
@@ -137,11 +137,21 @@ class DecidedOrder(msgspec.Struct, array_like=True):
     """The event id of the credited touchpoint, and the digest of its visitor. None for a direct order."""
     public_reversals: int = 0
     """The number of reversals of public keys."""
+    superseded_at: int = 0
+    """The time of receipt of the superseded order. It may be later than `at`, if a clock was set back."""
 
     @property
     def first(self) -> int:
         """The position of the first order with this id. The records derived from it come behind."""
         return self.superseded[0] if self.superseded else self.position
+
+    @property
+    def remembered_from(self) -> int:
+        """The time from which the order's memory counts: the latest receipt of an order with this id that was decided.
+
+        Otherwise a signed order with an old time would make ingestd forget an id, and decide it again.
+        """
+        return max(self.at, self.superseded_at)
 
     @property
     def derived(self) -> int:
@@ -191,7 +201,7 @@ class Marks:
     async def of(self, order: Order | Refund) -> DecidedOrder | None:
         """The mark of the order, or of the order that a refund refers to, unless it is too old."""
         mark = await self.find(order.tenant, order.order_id, order.event_id)
-        return mark if mark is not None and order.received_at - mark.at <= self._memory else None
+        return mark if mark is not None and order.received_at - mark.remembered_from <= self._memory else None
 
     async def find(self, tenant: str, order_id: str | None, event_id: str) -> DecidedOrder | None:
         marks, name = _marks(order_id, event_id)
@@ -210,7 +220,7 @@ class Marks:
 
     async def set(self, order: Order | Refund, mark: DecidedOrder) -> None:
         marks, name = _marks(order.order_id, order.event_id)
-        life = entry_life(mark.at, self._state.now, self._memory)
+        life = entry_life(mark.remembered_from, self._state.now, self._memory)
         await marks.save(self._state, mark, name, order.tenant, ttl=life)
         await remember_tenant(self._state, order.tenant)
 

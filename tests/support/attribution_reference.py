@@ -83,6 +83,7 @@ class _Decided:
     user: str | None
     touchpoint: Mapping[str, Any] | None
     weights: dict[str, dict[str, float]]
+    superseded: _Decided | None = None
     reversed: list[Fraction | None] = field(default_factory=list)
     refund_ids: set[tuple[str | None, bool]] = field(default_factory=set)
     """With whether the refund was signed."""
@@ -195,7 +196,7 @@ class Reference:
         if superseded is not None:
             self._supersede(superseded, order)
         touchpoint = None if best is None else credited[best].shown
-        self._decided[self._order_name(order)] = _Decided(order, user, touchpoint, weights)
+        self._decided[self._order_name(order)] = _Decided(order, user, touchpoint, weights, superseded)
         self.orders["attributed" if journey else "direct"] += 1
         self.derived.append(
             {
@@ -328,7 +329,9 @@ class Reference:
         decided = self._decided.get(self._order_name(record))
         if decided is None:
             return None
-        return decided if self._age(record, decided.order) <= self._rules.order_memory else None
+        known = [each.order for each in (decided, decided.superseded) if each is not None]
+        youngest = min(self._age(record, order) for order in known)
+        return decided if youngest <= self._rules.order_memory else None
 
     @staticmethod
     def _age(now: Mapping[str, Any], record: Mapping[str, Any]) -> int:

@@ -180,6 +180,21 @@ async def test_a_signed_order_supersedes_a_public_one_and_never_the_other_way_ro
     assert await told(tmp_path / "2", [*touches, signed, public, shop.order("a", signed=True)]) == [("mail", 40)]
 
 
+@pytest.mark.logs("sent again with another value")
+async def test_a_signed_order_with_an_old_time_does_not_let_the_public_one_be_decided_again(tmp_path: Path) -> None:
+    shop = Shop()
+    public = shop.order("a", revenue=1000)
+    shop.now -= 500 * 24 * HOUR
+    signed = shop.order("a", signed=True)
+    shop.now += 500 * 24 * HOUR + HOUR
+    again = [shop.order("a", revenue=1000), shop.refund(revenue=10, signed=True)]
+    shop.now += 401 * 24 * HOUR
+    forgotten = shop.order("a", revenue=7, signed=True)
+    assert await told(tmp_path, [public, signed, *again, forgotten]) == [
+        ("direct", 1000), ("superseded", 1000), ("direct", 40), ("refund", 10), ("direct", 7),
+    ]  # fmt: skip
+
+
 async def test_a_stranger_reverses_no_signed_order(tmp_path: Path) -> None:
     shop = Shop()
     cancel = shop.event("Order Cancelled", "thief", {"order_id": "o-1"})
