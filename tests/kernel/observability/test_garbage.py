@@ -23,19 +23,28 @@ from tests.support.sqlite_lock import locked
 
 @contextmanager
 def collected() -> Iterator[list[str]]:
-    """The types of ingestd's objects that only the garbage collector could free."""
+    """The types of ingestd's new objects that only the garbage collector could free.
+
+    Objects of an earlier test do not count: a thread that ends late may keep them until now.
+    """
     found: list[str] = []
     gc.collect()
+    others = [*filter(_is_ours, gc.get_objects())]  # the list keeps them alive
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         yield found
         gc.collect()
-        found += [type(each).__name__ for each in gc.garbage if type(each).__module__.startswith("ingestd")]
+        found += [type(each).__name__ for each in filter(_is_ours, gc.garbage)]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
+        del others
+
+
+def _is_ours(each: object) -> bool:
+    return str(type(each).__module__).startswith("ingestd")
 
 
 def count_of(kind: type) -> Callable[[], int]:
