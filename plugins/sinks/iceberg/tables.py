@@ -267,12 +267,12 @@ class Tables:
         return commit()
 
     @contextmanager
-    def changes(self, table: Table) -> Iterator[tuple[Transaction, dict[str, str]]]:
+    def changes(self, table: Table) -> Iterator[tuple[Change, dict[str, str]]]:
         """A transaction, and the properties that its snapshot has like the one before it."""
         # A transaction that pyiceberg makes again after a conflict would not look for the span again.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         complete = self.positions(table).complete
-        with Change(table) as change:
+        with (change := Change(table)):
             yield change, {COMPLETE_TO: json.dumps(complete)} if complete else {}
 
     def _expire(self, change: Transaction, snapshots: Sequence[Snapshot]) -> None:

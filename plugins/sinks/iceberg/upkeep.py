@@ -169,11 +169,11 @@ class Upkeep:
                 older[name] = now.metadata.next_sequence_number()
                 if run and name == "records":
                     transaction.set_properties(self.old.note(run, older))
-                with transaction.update_snapshot(snapshot_properties=properties).overwrite() as overwrite:
+                with transaction.replacement(properties) as replacement:
                     for task in tasks:
-                        overwrite.delete_data_file(task.file)
+                        replacement.delete_data_file(task.file)
                     for file in files:
-                        overwrite.append_data_file(file)
+                        replacement.append_data_file(file)
             self._own.add(now.metadata.current_snapshot_id)
 
         self._tables.committed(commit)

@@ -9,8 +9,10 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
 from pyiceberg.table import Table
 
 from ingestd.api.errors import SinkRetry
@@ -76,6 +79,32 @@ async def test_small_files_become_one_and_the_sink_goes_on(tmp_path: Path) -> No
     assert upkeep.old.expire(0.0)["snapshots"] == 9
     assert on_disk(tmp_path, "*.parquet") == sorted(file for name in NAMES for file in files_of(sink.tables.load(name)))
     assert len(rows_in(sink)) == 48
+    await sink.close()
+
+
+async def test_threads_that_look_for_the_replaced_files_find_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake(tmp_path)
+    await sink.open()
+    for position, each in enumerate(make_records(6), 1):
+        await store(sink, [replace(each, position=position, at=each.at + position * DAY)])
+    before = rows_in(sink)
+
+    def slow(name: str, seconds: Iterator[float]) -> None:
+        method = getattr(_ManifestEvalVisitor, name)
+
+        def slowly(*arguments: object, **named: object) -> bool:
+            time.sleep(next(seconds))
+            return bool(method(*arguments, **named))
+
+        monkeypatch.setattr(_ManifestEvalVisitor, name, slowly)
+
+    # A thread looks at each manifest. They begin one after another, and compare one file each in the time between.
+    slow("eval", cycle(0.01 * number for number in range(6)))
+    slow("visit_equal", repeat(0.005))
+    assert sink.upkeep().compact(None, all_files=True) == {"read": 6, "merged": 6, "written": 6}
+    assert rows_in(sink) == before
     await sink.close()
 
 
