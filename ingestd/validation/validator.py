@@ -44,6 +44,7 @@ jsonschema_rs cannot report a fault in a value nested more than 255 deep, and en
 _MAX_QUOTED_KEY = 100
 _MAX_SEARCHED = 256 * 1024  # bytes, which take some milliseconds
 _PAIR = len(r"\ud83d\ude00")
+_CONTAINERS = frozenset((dict, list))
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The exceptions of msgspec for a body that is not JSON, or is nested too deep."""
@@ -230,14 +231,14 @@ def _is_deep(value: Any, levels: int) -> bool:
     """Whether containers are nested more than so many levels deep."""
     level = [value]
     for _ in range(levels):
-        level = [
-            child
-            for node in level
-            for child in (node.values() if type(node) is dict else node)
-            if type(child) is dict or type(child) is list
-        ]
-        if not level:
+        inner = []
+        for node in filter(None, level):
+            children = node.values() if type(node) is dict else node
+            if not _CONTAINERS.isdisjoint(map(type, children)):  # most nodes have no containers, but many members
+                inner += [child for child in children if type(child) in _CONTAINERS]
+        if not inner:
             return False
+        level = inner
     return True
 
 
