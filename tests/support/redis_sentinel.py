@@ -178,6 +178,10 @@ class WatchedRedis:
         wait_until(lambda: self._is_replicated(count), 30)
         wait_until(lambda: all(each.knows(count, others) for each in self.sentinels), 30)
 
+    def has_replica(self) -> bool:
+        """Whether the Sentinels agree on a primary, and one replica has what is written to it now."""
+        return len({sentinel.primary_port for sentinel in self.sentinels}) == 1 and self._is_replicated(1)
+
     def _is_replicated(self, count: int) -> bool:
         """Whether so many replicas have what is written to the primary now."""
         with self.primary.client() as client:

@@ -126,6 +126,7 @@ async def test_all_daemons_report_a_loss_and_one_of_them_clears_it_for_all(
     async with daemons(server, 3) as backends:
         before = {each.store.store_id for each in backends}
         await append(backends[0], make_records(4))
+        assert [await each.journal.last() for each in backends] == [4, 4, 4]  # any of them may find the loss first
         wipe(server)
         await all_know(backends)
         after = {each.store.store_id for each in backends}

@@ -242,6 +242,7 @@ async def test_an_outdated_sentinel_brings_no_former_primary_back(watched: Watch
                 sentinel.signal(signal.SIGCONT)
             assert await texts(backend, "event") == ["new", "newer"]
             assert backend.database.link.failovers == 1
+        await until(watched.has_replica, LONG)  # the Sentinels that were stopped may replace the primary again
         async with opened(watched, sentinels=addresses) as backend:
             assert await texts(backend, "event") == ["new", "newer"]
             found = {finding.name: finding for finding in await backend.describe()}["sentinels"]
