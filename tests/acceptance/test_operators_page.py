@@ -540,6 +540,21 @@ VIEWS = {"#overview": "Overview", "#events": "Live events", "#journey": "Journey
 
 
 @pytest.mark.parametrize("width", [320, 1280])
+def test_views_whose_data_come_late_do_not_move(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
+    tab = opened(browser, crowded[1], width=width)
+    tab.observe_shifts()
+    latency = {"latency": 800, "downloadThroughput": -1, "uploadThroughput": -1, "offline": False}
+    tab.call("Network.emulateNetworkConditions", **latency)  # milliseconds: movements within 500 do not count
+    for link in "#dead-letters", "#journey", "#events":
+        tab.evaluate(f"document.querySelector('.views a[href=\"{link}\"]').focus()")
+        tab.press("Enter")
+        tab.wait_for(f"{VISIBLE}.join() === 'view-{link[1:]}'")
+        if link == "#dead-letters":
+            tab.wait_for("document.getElementById('dead-letters-sink').value !== ''")
+    assert tab.shifts() == []
+
+
+@pytest.mark.parametrize("width", [320, 1280])
 def test_links_lead_to_the_views(width: int, crowded: tuple[Shop, Daemon], browser: Browser) -> None:
     tab = opened(browser, crowded[1], width=width)
     assert tab.evaluate(VISIBLE) == ["view-overview"]
