@@ -44,7 +44,6 @@ def traits(shop: Shop, profile: str) -> dict[str, Any]:
     """A profile, read from the file, because no API operation reads profiles."""
     with closing(sqlite3.connect(shop.database)) as connection, connection:
         rows = connection.execute("SELECT name, value FROM field WHERE key = ?", (profile,)).fetchall()
-    connection.close()
     return {name: json.loads(value) for name, value in rows}
 
 

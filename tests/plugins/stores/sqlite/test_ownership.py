@@ -275,7 +275,6 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         pass
     with closing(sqlite3.connect(tmp_path / "ingestd.db")) as other, other:
         other.execute("PRAGMA user_version = 99")
-    other.close()
     for serving in True, False:
         with pytest.raises(ConfigError, match=r"newer ingestd .*version 99"):
             await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=serving)
@@ -284,7 +283,6 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 async def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "ingestd.db")) as other, other:
         other.execute("CREATE TABLE music (title)")
-    other.close()
     with pytest.raises(ConfigError, match="another program"):
         await SqliteBackend(tmp_path / "ingestd.db", cache=100, busy_timeout=1.0).open(serving=True)
     (tmp_path / "ingestd.db").write_bytes(b"no database at all, but some text" * 100)

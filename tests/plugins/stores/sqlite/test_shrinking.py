@@ -29,7 +29,6 @@ async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made
         await backend.close()
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.executescript("PRAGMA auto_vacuum = NONE; VACUUM;")
-        connection.close()
         await backend.open(serving=True)
     try:
         body = "x" * 1_000_000
@@ -53,4 +52,3 @@ async def test_a_file_shrinks_after_a_removal_unless_an_earlier_version_has_made
         await backend.close()
     with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
