@@ -206,11 +206,11 @@ class AttributionConsumer(Consumer):
             order, candidates, rules.channels,
             model=rules.model, window=rules.limits.window, half_life=rules.half_life,
         )  # fmt: skip
-        campaigns = [touch.campaign for touch, _ in candidates.touches]
-        mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         if earlier is not None:  # `attribution show` also finds the records of the superseded order
             superseded = (earlier.position, 1 + earlier.reversals + 1)
             mark = msgspec.structs.replace(mark, superseded=superseded, superseded_at=earlier.at)
+        campaigns = [touch.campaign for touch, _ in candidates.touches]
+        mark = within_room(await people.keep(order, mark, touchpoint), campaigns, len(record.body))
         step.append(record)
         changes.append(order_change(order.tenant, mark, campaigns))
         self.tally.order("attributed" if candidates.touches else "direct")

@@ -46,7 +46,7 @@ class People:
 
     async def keep(self, order: Order, mark: DecidedOrder, touchpoint: Mapping[str, Any] | None) -> DecidedOrder:
         """Keep the person and the credited touchpoint of an order. Returns the mark with references to them."""
-        life = entry_life(order.received_at, self._state.now, self._memory)
+        life = entry_life(mark.remembered_from, self._state.now, self._memory)
         user = user_id(order.user_id)
         visitor_ref = await self._keep_id(VISITOR, order.tenant, order.anonymous_id, order.event_id, life)
         user_ref = None if user is None else await self._keep_id(USER, order.tenant, user, order.event_id, life)

@@ -195,6 +195,23 @@ async def test_a_signed_order_with_an_old_time_does_not_let_the_public_one_be_de
     ]  # fmt: skip
 
 
+async def test_the_person_of_a_signed_order_with_an_old_time_is_known_as_long_as_the_order(tmp_path: Path) -> None:
+    shop, day = Shop(), 24 * HOUR
+    shop.now = START + 2000 * day
+    public = shop.order("thief")
+    shop.now = START
+    signed = shop.order("a", signed=True)
+    shop.now = START + 1500 * day
+    refund = shop.refund(revenue=10, signed=True)
+    async with attributing(tmp_path, Rules()) as attribution:
+        await attribution.append([public, signed])
+        await attribution.work_off(repeat(10), START)
+        await attribution.append([refund])
+        await attribution.work_off(repeat(10), shop.now)
+        reversal = msgspec.json.decode((await attribution.derived())[-1])
+    assert (reversal["reason"], reversal["anonymousId"], reversal.get("erased")) == ("refund", "a", None)
+
+
 async def test_a_stranger_reverses_no_signed_order(tmp_path: Path) -> None:
     shop = Shop()
     cancel = shop.event("Order Cancelled", "thief", {"order_id": "o-1"})
