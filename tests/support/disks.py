@@ -25,7 +25,8 @@ def small_disk(folder: Path, *, megabytes: int) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Threads of pyarrow close a file some time after it has been read.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
