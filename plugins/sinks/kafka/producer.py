@@ -20,7 +20,7 @@ __all__ = ["Producer", "TooLarge", "Unacknowledged"]
 
 _QUIET, _LONGEST = 5.0, 15.0  # seconds without any acknowledgement, and in all, after which a write fails
 _LOOK = 0.05  # seconds after which a wait notices that it is to stop
-_LAST_WORDS = 1.0  # seconds for acknowledgements that are on their way when the producer ends
+_LAST_WORDS = 10.0  # seconds for acknowledgements that are on their way when the producer ends after an error
 _BATCH_SIZE, _SMALLEST_BATCH = 1_000_000, 16_384  # bytes: less than the default limit of topics and brokers
 
 
@@ -105,9 +105,9 @@ class Producer:
             receipts = [self._receipts.get(message.id) or self._produce(message) for message in messages]
             self._wait(receipts, stop)
         except KafkaException as error:
-            raise self._give_up(error.args[0]) from None
+            raise self._give_up(error.args[0], stop) from None
         if any(receipt.error is not None for receipt in receipts):
-            raise self._give_up(None)
+            raise self._give_up(None, stop)
 
     def send_alone(self, messages: Sequence[Message], stop: Event) -> Generator[bool, None, None]:
         """Send one message after the other, and yield for each whether the broker takes a message of its size.
@@ -123,14 +123,14 @@ class Producer:
                     receipt = self._receipts.get(message.id) or self._produce(message)
                     self._wait([receipt], stop)
                 except KafkaException as error:
-                    raise self._give_up(error.args[0]) from None
+                    raise self._give_up(error.args[0], stop) from None
                 if receipt.error is None:
                     yield True
                 elif receipt.error.code() == TOO_LARGE:
                     self.forget([message])
                     yield False
                 else:
-                    raise self._give_up(None)
+                    raise self._give_up(None, stop)
         finally:
             self._close()
 
@@ -167,9 +167,10 @@ class Producer:
                 elif stop.is_set() or now - heard > _QUIET or now - began > _LONGEST:
                     raise Unacknowledged(None if self._connection_error is None else plain(self._connection_error))
 
-    def _give_up(self, fatal: Any) -> Exception:
+    def _give_up(self, fatal: Any, stop: Event) -> Exception:
         """End the client after an error. Returns the exception to raise."""
-        errors = self._close(_LAST_WORDS)
+        self._hear_last_words(stop)
+        errors = self._close()
         causes = [error for error in errors if error.code() not in CONSEQUENCES]
         if any(error.code() == TOO_LARGE for error in causes):
             return TooLarge()
@@ -177,17 +178,21 @@ class Producer:
             return failure(causes[0])
         return SinkRetry(plain(fatal or errors[0]))
 
-    def _close(self, seconds: float = 0.0) -> list[Any]:
-        """End the client, and return the errors of its messages. Acknowledgements that come within that time count.
+    def _hear_last_words(self, stop: Event) -> None:
+        """Take the answers that are on their way. A message is sent again if its acknowledgement is not among them."""
+        until = time.monotonic() + _LAST_WORDS
+        while len(self._client) > 0 and time.monotonic() < until and not stop.is_set():
+            # Again each time: a message behind the failed one is refused, and queues for another attempt.
+            self._client.purge(in_flight=False, blocking=False)
+            _poll(self._client, _LOOK)
+
+    def _close(self) -> list[Any]:
+        """End the client, and return the errors of its messages.
 
         Receipts of acknowledged messages stay. The others go, so their messages are sent again.
         """
         client, self._client = self._client, None
         if client is not None:
-            client.purge(in_flight=False, blocking=False)
-            until = time.monotonic() + seconds
-            while len(client) > 0 and time.monotonic() < until:
-                _poll(client, _LOOK)
             client.purge(blocking=False)
             _poll(client, 0)
         answered = {id_: receipt for id_, receipt in self._receipts.items() if receipt.error is not _WAITING}
