@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
+import tempfile
+from pathlib import Path
 
 __all__ = ["free_port", "own_host"]
 
@@ -12,16 +15,31 @@ _PORTS = range(15_000, 32_000)  # below the ports of clients, one of which could
 
 
 def free_port() -> int:
-    """A port without a listener. It is random, because another test may ask at the same time."""
-    while True:
-        port = random.SystemRandom().choice(_PORTS)
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+    """A port without a listener. All processes of a user get one after the other.
+
+    A random one could belong to a server of another test that has not begun yet, or is about to begin again.
+    """
+    with (Path(tempfile.gettempdir()) / f"ingestd-test-port-{os.getuid()}").open("a+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        last.seek(0)
+        port = int(last.read() or random.choice(_PORTS))
+        while True:
+            port = _PORTS.start + (port + 1 - _PORTS.start) % len(_PORTS)
+            if _is_free(port):
+                break
+        last.truncate(0)
+        last.write(str(port))
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def own_host() -> str:
