@@ -717,11 +717,11 @@ async def test_a_step_over_lost_records_is_refused(tmp_path: Path, server: Redis
         await append(backend, make_records(3))
         cursor = await backend.journal.acquire_cursor("reader", "beginning")
         read = await backend.journal.read(0, 10)
-        client, stream = server.client(), f"{shop.prefix}journal"
-        client.delete(stream)
-        for position in (1, 2):
-            client.xadd(stream, {"t": "event", "a": 1, "b": read[position - 1].body}, id=f"{position}-0")
-        client.xadd(stream, {"t": "event", "a": 1, "b": '{"id":"another"}'}, id="3-0")
+        with server.client().pipeline() as at_once:
+            at_once.delete(piece := f"{shop.prefix}journal:1")
+            for position, body in enumerate((read[0].body, read[1].body, b'{"id":"another"}'), 1):
+                at_once.xadd(piece, {"t": "event", "a": 1, "b": body}, id=f"{position}-0")
+            at_once.execute()
         state = backend.store.begin(0)
         with pytest.raises(LeaseLost):
             await backend.journal.commit([], state, cursor._replace(position=3, record=read[-1]))
