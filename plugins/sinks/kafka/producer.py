@@ -20,7 +20,7 @@ __all__ = ["Producer", "TooLarge", "Unacknowledged"]
 
 _QUIET, _LONGEST = 5.0, 15.0  # seconds without any acknowledgement, and in all, after which a write fails
 _LOOK = 0.05  # seconds after which a wait notices that it is to stop
-_LAST_WORDS = 10.0  # seconds for acknowledgements that are on their way when the producer ends after an error
+_LAST_ANSWERS = 10.0  # seconds for acknowledgements that are on their way when the producer ends after an error
 _BATCH_SIZE, _SMALLEST_BATCH = 1_000_000, 16_384  # bytes: less than the default limit of topics and brokers
 
 
@@ -169,7 +169,7 @@ class Producer:
 
     def _give_up(self, fatal: Any, stop: Event) -> Exception:
         """End the client after an error. Returns the exception to raise."""
-        self._hear_last_words(stop)
+        self._take_last_answers(stop)
         errors = self._close()
         causes = [error for error in errors if error.code() not in CONSEQUENCES]
         if any(error.code() == TOO_LARGE for error in causes):
@@ -178,9 +178,9 @@ class Producer:
             return failure(causes[0])
         return SinkRetry(plain(fatal or errors[0]))
 
-    def _hear_last_words(self, stop: Event) -> None:
+    def _take_last_answers(self, stop: Event) -> None:
         """Take the answers that are on their way. A message is sent again if its acknowledgement is not among them."""
-        until = time.monotonic() + _LAST_WORDS
+        until = time.monotonic() + _LAST_ANSWERS
         while len(self._client) > 0 and time.monotonic() < until and not stop.is_set():
             # Again each time: a message behind the failed one is refused, and queues for another attempt.
             self._client.purge(in_flight=False, blocking=False)
