@@ -368,7 +368,7 @@ def _reason(shop: Shop) -> str | None:
 
 
 def test_one_rejected_record_of_a_thousand_delays_no_other(tmp_path: Path, depot: Depot) -> None:
-    shop = make_shop(tmp_path, depot, filter='{ types = ["event"] }')
+    shop = make_shop(tmp_path, depot, filter='{ types = ["event"] }', timeout='"30s"')
     depot.refused = {"load-3-20"}
     with shop.serve() as daemon:
         with Load(daemon.port, shop.public.id) as load:
@@ -393,7 +393,7 @@ def test_one_rejected_record_of_a_thousand_delays_no_other(tmp_path: Path, depot
 def test_poison_becomes_a_dead_letter_and_is_delivered_after_the_sink_was_repaired(
     tmp_path: Path, depot: Depot
 ) -> None:
-    shop = make_shop(tmp_path, depot)
+    shop = make_shop(tmp_path, depot, timeout='"30s"')
     depot.poison = {"7", "12"}
     with shop.serve() as daemon:
         for number in range(20):
