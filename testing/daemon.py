@@ -41,7 +41,7 @@ TENANT = "shop"
 
 _BASE = "/api/v1/analytics"
 _HOST = "127.0.0.1"
-_PATIENCE = 60.0
+_PATIENCE = 20.0
 _LOOK = 0.05
 _STALE = 0.3  # seconds after which the metrics include the newest record
 

@@ -26,7 +26,7 @@ from .forked import INGESTD, Command, run
 __all__ = ["PATIENCE", "Daemon", "Key", "Reply", "Shop", "run_ingestd", "sign"]
 
 BASE = "/api/v1/analytics"
-PATIENCE = 60.0
+PATIENCE = 20.0
 
 _ADMIN = ("--app", "CRM", "--permission", "ADMIN")
 

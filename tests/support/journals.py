@@ -32,7 +32,7 @@ async def read_all(journal: Journal) -> list[Record]:
     return records
 
 
-async def until(condition: Callable[[], object], patience: float = 30.0) -> None:
+async def until(condition: Callable[[], object], patience: float = 10.0) -> None:
     """Waits until a condition holds, and fails after `patience` seconds. It asks less often after a while."""
     begun = asyncio.get_running_loop().time()
     while not condition():
@@ -47,7 +47,7 @@ async def running(
     *consumers: Consumer,
     journal: Journal | None = None,
     now: Callable[[], int] = times.now,
-    patience: float = 30.0,
+    patience: float = 10.0,
     partitions: int = 1,
 ) -> AsyncIterator[Sequence[ConsumerStatus]]:
     """Runs consumers of one of so many partitions.
