@@ -40,7 +40,9 @@ PAGE = Path(__file__).parents[4] / "docs" / "sinks" / "parquet.md"
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
     """All records of a lake, by position."""
-    rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    # pyarrow closes a file that it opened some time after the answer, and a test unmounts its disk.
+    files = [pa.BufferReader(path.read_bytes()) for path in folder.rglob("*.parquet")]
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
     return [json.loads(row["record"]) for row in sorted(rows, key=lambda row: row["position"])]
 
 

@@ -102,8 +102,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     disk = tmp_path_factory.mktemp("disk")
 
     def read() -> list[Any]:
-        files = (disk / "lake").rglob("*.parquet")
-        return [record for path in files for record in _events(pq.read_table(path, partitioning=None))]
+        # pyarrow closes a file that it opened some time after the answer, and the disk is unmounted.
+        files = [pa.BufferReader(path.read_bytes()) for path in (disk / "lake").rglob("*.parquet")]
+        return [record for file in files for record in _events(pq.read_table(file))]
 
     options = f'type = "parquet"\npath = "{disk}/lake"\nflush_every = "50ms"\nmax_size = "64MiB"'
     with (
