@@ -231,14 +231,15 @@ def _is_deep(value: Any, levels: int) -> bool:
     """Whether containers are nested more than so many levels deep."""
     level = [value]
     for _ in range(levels):
-        inner = []
-        for node in filter(None, level):
-            children = node.values() if type(node) is dict else node
-            if not _CONTAINERS.isdisjoint(map(type, children)):  # most nodes have no containers, but many members
-                inner += [child for child in children if type(child) in _CONTAINERS]
-        if not inner:
+        level = [
+            child
+            for node in level
+            if node
+            for child in (node.values() if type(node) is dict else node)
+            if child.__class__ in _CONTAINERS  # faster than `type(child)`, and an event may have a thousand of them
+        ]
+        if not level:
             return False
-        level = inner
     return True
 
 
