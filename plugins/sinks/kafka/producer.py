@@ -62,6 +62,8 @@ class Producer:
         self._options = options
         self._batch_size = _BATCH_SIZE
         self._client: Any = None
+        self._ends_at: float | None = None
+        """When a client is closed that takes its last answers only. None if it takes messages."""
         self._receipts: dict[str, _Receipt] = {}
         """The receipts of messages by record id, until `forget`."""
         self._connection_error: Any = None
@@ -100,6 +102,8 @@ class Producer:
         """
         from confluent_kafka import KafkaException
 
+        if self._ends_at is not None:
+            self._end_client(stop)  # its errors come again with the messages
         self.connect()
         try:
             receipts = [self._receipts.get(message.id) or self._produce(message) for message in messages]
@@ -132,7 +136,7 @@ class Producer:
                 else:
                     raise self._give_up(None, stop)
         finally:
-            self._close()
+            self._leave_client()
 
     def shrink(self) -> None:
         """Send fewer records at once, because the topic's limit for several is lower than for one alone."""
@@ -169,8 +173,7 @@ class Producer:
 
     def _give_up(self, fatal: Any, stop: Event) -> Exception:
         """End the client after an error. Returns the exception to raise."""
-        self._take_last_answers(stop)
-        errors = self._close()
+        errors = self._end_client(stop)
         causes = [error for error in errors if error.code() not in CONSEQUENCES]
         if any(error.code() == TOO_LARGE for error in causes):
             return TooLarge()
@@ -178,20 +181,37 @@ class Producer:
             return failure(causes[0])
         return SinkRetry(plain(fatal or errors[0]))
 
-    def _take_last_answers(self, stop: Event) -> None:
-        """Take the answers that are on their way. A message is sent again if its acknowledgement is not among them."""
-        until = time.monotonic() + _LAST_ANSWERS
-        while len(self._client) > 0 and time.monotonic() < until and not stop.is_set():
+    def _end_client(self, stop: Event) -> list[Any]:
+        """Take the answers that are on their way, and close the client. Returns the errors of its messages.
+
+        A message is sent again if its acknowledgement is not among them. So the next write goes on with this if the
+        present one is stopped.
+        """
+        if self._ends_at is None:
+            self._ends_at = time.monotonic() + _LAST_ANSWERS
+        while len(self._client) > 0:
             # Again each time: a message behind the failed one is refused, and queues for another attempt.
             self._client.purge(in_flight=False, blocking=False)
             _poll(self._client, _LOOK)
+            if time.monotonic() > self._ends_at:
+                break
+            if stop.is_set():
+                raise SinkRetry("it was stopped")
+        return self._close()
+
+    def _leave_client(self) -> None:
+        """Close the client. If an answer is on its way, the next write does so, which takes the answer first."""
+        if self._client is None or len(self._client) == 0:
+            self._close()
+        elif self._ends_at is None:
+            self._ends_at = time.monotonic() + _LAST_ANSWERS
 
     def _close(self) -> list[Any]:
         """End the client, and return the errors of its messages.
 
         Receipts of acknowledged messages stay. The others go, so their messages are sent again.
         """
-        client, self._client = self._client, None
+        client, self._client, self._ends_at = self._client, None, None
         if client is not None:
             client.purge(blocking=False)
             _poll(client, 0)
