@@ -6,12 +6,12 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from pathlib import Path
 
 __all__ = ["free_port", "own_host"]
 
 _PORTS = range(15_000, 32_000)  # below the ports of clients, one of which could take the port first
+_FOLDER = Path("/tmp")  # not that for temporary files, which differs between `make test` and a single test beside it
 
 
 def free_port() -> int:
@@ -19,7 +19,7 @@ def free_port() -> int:
 
     A random one could belong to a server of another test that has not begun yet, or is about to begin again.
     """
-    with (Path(tempfile.gettempdir()) / f"ingestd-test-port-{os.getuid()}").open("a+") as last:
+    with (_FOLDER / f"ingestd-test-port-{os.getuid()}").open("a+") as last:
         fcntl.flock(last, fcntl.LOCK_EX)
         last.seek(0)
         port = int(last.read() or random.choice(_PORTS))
