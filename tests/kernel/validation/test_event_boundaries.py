@@ -55,6 +55,8 @@ WORDS = [
     b"{a:1}", b"[,]", b'{"a" 1}', b'{"a":}', b"{1:2}", b'"a" "b"', b"[1}", b"{]", b"\xef\xbb\xbf1", b"\0", b"\x0c1",
 ]  # fmt: skip
 DEEP = [b"[" * 300 + b"]" * 300, b"[" * 100_000 + b"]" * 100_000, b'{"a":[' * 20_000 + b"1" + b"]}" * 20_000]
+PIECES = [rb"\"", b'"events"', b'"events":[', b"[[[[[", b"]]]]]", b'{"a":[{"b":[["\\\\"]]}]}', b'[[[["]"]]]]']
+"""Of any body: escapes, names, and containers with more levels than the patterns have."""
 AROUND = [b'{"key": "Page View", "data": {"name": %s, "price": 1}}', b"%s", b'[1, {"x": %s}]']
 SPOILT = st.tuples(st.sampled_from(AROUND), st.one_of(STRINGS, st.sampled_from(WORDS), st.sampled_from(DEEP))).map(
     lambda parts: parts[0] % parts[1]
@@ -117,6 +119,68 @@ def test_the_size_of_a_step_changes_nothing(events: list[bytes], before: bytes, 
     assert split(body, step) == split(body)
     cut = body[: len(body) * step // 100]
     assert split(cut, step) == split(cut)
+
+
+class Unclear(Exception):
+    """The body ends too soon, or a bracket closes nothing."""
+
+
+def behind_value(body: bytes, at: int) -> int:
+    """The index behind the string, container or other character at `at`, read one by one."""
+    depth = 0
+    while at < len(body):
+        if body[at] in b'"':
+            at += 1
+            while body[at : at + 1] not in {b'"', b""}:
+                at += 2 if body[at] in b"\\" else 1
+            if at >= len(body):
+                break
+        depth += (body[at] in b"[{") - (body[at] in b"]}")
+        at += 1
+        if depth <= 0:
+            return at
+    raise Unclear
+
+
+def slowly_split(body: bytes) -> SplitBatch:
+    """What `split` finds, one character after the other."""
+    at = re.match(rb"[ \t\n\r]*\{|", body).end()  # type: ignore[union-attr]  # it matches anything
+    if at == 0:
+        raise Unclear
+    while (opened := re.compile(rb'"events"[ \t\n\r]*:[ \t\n\r]*\[').match(body, at)) is None:
+        if body[at : at + 1] in {b"]", b"}"}:
+            raise Unclear
+        at = behind_value(body, at)
+    start = begin = at = opened.end()
+    events = []
+    while body[at : at + 1] != b"]":
+        if body[at : at + 1] == b"}":
+            raise Unclear
+        if body[at : at + 1] == b",":
+            events.append(body[begin:at])
+            begin = at + 1
+        at = behind_value(body, at)
+    events = [event.strip(b" \t\n\r") for event in [*events, body[begin:at]]]
+    return SplitBatch(body[:start] + body[at:], [] if events == [b""] else events)
+
+
+@given(
+    st.sampled_from([b'{"events":[', b'{"a": [], "events" : [{}, ', b'{"events', b" {", b""]),
+    st.lists(st.sampled_from([*b'""\\[]{},: x\xff\n']).map(lambda code: bytes([code])) | st.sampled_from(PIECES)).map(
+        b"".join
+    ),
+    st.sampled_from([b"]}", b'"]}', b"}]}", b""]),
+    st.integers(2, 40),
+)
+def test_boundaries_in_any_bytes_agree_with_those_of_a_slow_reader(
+    before: bytes, middle: bytes, after: bytes, step: int
+) -> None:
+    body = before + middle + after
+    try:
+        expected = slowly_split(body)
+    except Unclear:
+        expected = None
+    assert split(body) == split(body, step) == expected
 
 
 @pytest.mark.parametrize(
