@@ -68,7 +68,8 @@ async def find_waiting(state: State, tenant: str, order_id: str) -> list[Refund]
 async def _put(state: State, cause: Order | Refund, refunds: list[Refund], memory: int) -> None:
     assert cause.order_id is not None
     entries = [msgspec.to_builtins(each)[_IN_KEY:] for each in refunds]
-    life = entry_life(cause.received_at, state.now, memory)
+    # The newest refund may have been received before others, or before the order, if a clock was set back.
+    life = entry_life(max(each.received_at for each in refunds), state.now, memory)
     await WAITING.save(state, entries, cause.order_id, cause.tenant, ttl=life)
     await remember_tenant(state, cause.tenant)
 

@@ -212,6 +212,25 @@ async def test_the_person_of_a_signed_order_with_an_old_time_is_known_as_long_as
     assert (reversal["reason"], reversal["anonymousId"], reversal.get("erased")) == ("refund", "a", None)
 
 
+@pytest.mark.parametrize("later", ["refund", "public order"])
+async def test_a_refund_waits_until_it_is_too_old_also_if_the_clock_was_set_back(tmp_path: Path, later: str) -> None:
+    shop, day = Shop(), 24 * HOUR
+    shop.now = START + 2000 * day
+    first = shop.refund(revenue=10, signed=True)
+    shop.now = START
+    second = shop.refund(revenue=5) if later == "refund" else shop.order("a")
+    shop.now = START + 1500 * day
+    signed = shop.order("a", signed=True)
+    async with attributing(tmp_path, Rules()) as attribution:
+        await attribution.append([first, second])
+        await attribution.work_off(repeat(10), START)
+        await attribution.append([signed])
+        await attribution.work_off(repeat(10), shop.now)
+        agrees(await attribution.derived(), Reference(Rules(), [each.decode() for each in (first, second, signed)]))
+        reversal = msgspec.json.decode((await attribution.derived())[-1])
+    assert (reversal["reason"], reversal["orderEventId"]) == ("refund", signed.decode()["id"])
+
+
 async def test_a_stranger_reverses_no_signed_order(tmp_path: Path) -> None:
     shop = Shop()
     cancel = shop.event("Order Cancelled", "thief", {"order_id": "o-1"})
