@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from functools import partial
 
 from ingestd.api import times
@@ -38,7 +37,7 @@ class Forgotten:
         self._parts = [*zip(partitions, consumers.groups, strict=True)]
         self._operators = operators
         self._known: dict[str, str | None] = {}
-        """The last erasure of each partition, without those that could not be read yet."""
+        """The last erasure of each partition. None if there was none, or if it could not be read."""
         self._versions: dict[str, Hashable] = {}
         """The version of each partition's store when its erasure was read."""
 
@@ -57,7 +56,7 @@ class Forgotten:
         version = partition.store.version
         if version is not None and version == self._versions.get(partition.name):
             return
-        with suppress(Unavailable):  # it stays in memory as long as the store, which also has it
+        try:
             erasure = await last_erasure(partition.store.begin(times.now()))
             if self._known.setdefault(partition.name, erasure) != erasure and erasure is not None:  # None: ended
                 await partition.journal.last()  # tells it to read blanked records again, instead of from memory
@@ -66,3 +65,6 @@ class Forgotten:
                 for part in self._operators:
                     part.forget()
             self._versions[partition.name] = version
+        except Unavailable:  # it stays in memory as long as the store, which also has it
+            # After a start without the store, its first mark may be newer than records that were read meanwhile.
+            self._known.setdefault(partition.name, None)
