@@ -315,6 +315,16 @@ def test_dead_letters_have_reasons_and_commands_that_work(desk: Desk, browser: B
         assert daemon.ops("/dead-letters.json?sink=crm").json()["letters"] == []
 
 
+def test_after_a_refusal_dead_letters_can_be_asked_for_again(desk: Desk, browser: Browser) -> None:
+    with desk.shop.serve() as daemon:
+        tab = opened(browser, daemon, "dead-letters?sink=nothing")
+        tab.wait_for("document.getElementById('dead-letters-told')?.textContent === 'There is no sink of this name.'")
+        button = "document.querySelector('#dead-letters-form button')"
+        assert tab.evaluate(f"{button}.checkVisibility()")
+        tab.evaluate(f"{button}.click()")
+        tab.wait_for("document.getElementById('dead-letters-sink').value !== ''")
+
+
 @pytest.mark.parametrize("level", ["all", "none"])
 def test_show_data_sets_how_much_a_journey_shows(level: str, tmp_path: Path, browser: Browser) -> None:
     shop = Shop(tmp_path, {"ops": f'show_data = "{level}"'})

@@ -5,12 +5,17 @@
 
   const tell = (text) => tellIn("dead-letters-told", text);
 
+  function refuse(text) {
+    at("dead-letters-form").hidden = false; // its button asks again
+    tell(text);
+  }
+
   function ask(sink, before) {
     const parameters = (asked = new URLSearchParams());
     if (sink) parameters.set("sink", sink);
     if (before) parameters.set("before", before);
     const isWanted = () => asked === parameters;
-    askFor(`dead-letters.json?${parameters}`, { patience: PATIENCE, isWanted, show: (page) => show(page, before), refuse: tell });
+    askFor(`dead-letters.json?${parameters}`, { patience: PATIENCE, isWanted, show: (page) => show(page, before), refuse });
   }
 
   function show({ sinks, sink, letters, next, missing }, before) {
