@@ -136,6 +136,48 @@ def test_no_record_of_a_stranger_changes_the_attribution_of_signed_orders(
     assert of_signed_orders(any_orders, own) == without
 
 
+DAY = 24 * HOUR
+OF_ONE_ORDER = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(ORDERS),
+            "visitor": st.sampled_from(["a", "b"]),
+            "data": st.fixed_dictionaries(
+                {"order_id": st.just("o-1")},
+                optional={"revenue": st.sampled_from([40, 10]), "refund_id": st.just("r-1")},
+            ),
+            "user": st.sampled_from([None, "u"]),
+            "signed": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=2,
+)
+
+
+@CONFLICTS
+@given(ahead=OF_ONE_ORDER, right=OF_ONE_ORDER, later=OF_ONE_ORDER)
+def test_what_a_daemon_with_a_clock_years_ahead_received_is_known_as_long_as_it_counts(
+    ahead: list[dict[str, Any]], right: list[dict[str, Any]], later: list[dict[str, Any]]
+) -> None:
+    """Its clock is set back, or it is another daemon's. The work itself is done at the right time."""
+    shop, parts = Shop(), []
+    times = (START + 2000 * DAY, START), (START, START), (START + 1500 * DAY, START + 1500 * DAY)
+    for (shop.now, now), events in zip(times, (ahead, right, later), strict=True):
+        parts.append((now, [shop.event(**each) for each in events]))
+
+    async def decided(folder: str) -> list[bytes]:
+        async with attributing(Path(folder), Rules()) as attribution:
+            for now, records in parts:
+                await attribution.backend.journal.commit(records, attribution.backend.store.begin(now))
+                await attribution.work_off(repeat(10), now)
+            return await attribution.derived()
+
+    with tempfile.TemporaryDirectory() as folder:
+        reference = Reference(Rules(), [record.decode() for _, records in parts for record in records])
+        agrees(asyncio.run(decided(folder)), reference)
+
+
 # Examples
 
 
@@ -214,12 +256,12 @@ async def test_the_person_of_a_signed_order_with_an_old_time_is_known_as_long_as
 
 @pytest.mark.parametrize("later", ["refund", "public order"])
 async def test_a_refund_waits_until_it_is_too_old_also_if_the_clock_was_set_back(tmp_path: Path, later: str) -> None:
-    shop, day = Shop(), 24 * HOUR
-    shop.now = START + 2000 * day
+    shop = Shop()
+    shop.now = START + 2000 * DAY
     first = shop.refund(revenue=10, signed=True)
     shop.now = START
     second = shop.refund(revenue=5) if later == "refund" else shop.order("a")
-    shop.now = START + 1500 * day
+    shop.now = START + 1500 * DAY
     signed = shop.order("a", signed=True)
     async with attributing(tmp_path, Rules()) as attribution:
         await attribution.append([first, second])
