@@ -21,6 +21,8 @@ class TcpProxy:
         self._requests_flow.set()
         self._answers_flow = asyncio.Event()
         self._answers_flow.set()
+        self.pause = 0.0
+        """Seconds after each 64 KiB of requests."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -96,6 +98,8 @@ class TcpProxy:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
                 await flows.wait()
+                if flows is self._requests_flow:
+                    await asyncio.sleep(self.pause)
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

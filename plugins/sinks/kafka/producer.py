@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import Any
@@ -22,6 +22,7 @@ _QUIET, _LONGEST = 5.0, 15.0  # seconds without any acknowledgement, and in all,
 _LOOK = 0.05  # seconds after which a wait notices that it is to stop
 _LAST_ANSWERS = 10.0  # seconds for acknowledgements that are on their way when the producer ends after an error
 _BATCH_SIZE, _SMALLEST_BATCH = 1_000_000, 16_384  # bytes: less than the default limit of topics and brokers
+_LARGE = 65_536  # bytes of a message from which it is on its way alone
 
 
 class TooLarge(Exception):
@@ -106,12 +107,13 @@ class Producer:
             self._end_client(stop)  # its errors come again with the messages
         self.connect()
         try:
-            receipts = [self._receipts.get(message.id) or self._produce(message) for message in messages]
-            self._wait(receipts, stop)
+            for together in _sent_together(messages):
+                receipts = [self._receipts.get(message.id) or self._produce(message) for message in together]
+                self._wait(receipts, stop)
+                if any(receipt.error is not None for receipt in receipts):
+                    raise self._give_up(None, stop)
         except KafkaException as error:
             raise self._give_up(error.args[0], stop) from None
-        if any(receipt.error is not None for receipt in receipts):
-            raise self._give_up(None, stop)
 
     def send_alone(self, messages: Sequence[Message], stop: Event) -> Generator[bool, None, None]:
         """Send one message after the other, and yield for each whether the broker takes a message of its size.
@@ -222,6 +224,23 @@ class Producer:
     def _note_error(self, error: Any) -> None:
         if self._connection_error is None or self._connection_error.code() == ALL_BROKERS_DOWN:
             self._connection_error = error
+
+
+def _sent_together(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """The messages that are on their way at once: many small ones, or a large one alone.
+
+    A large one is sent in several steps. If a broker refuses another message meanwhile, librdkafka ends the connection,
+    and with it the answers to all messages.
+    """
+    small: list[Message] = []
+    for message in messages:
+        if len(message.body) < _LARGE:
+            small.append(message)
+        else:
+            yield small
+            yield [message]
+            small = []
+    yield small
 
 
 def _poll(client: Any, seconds: float) -> None:

@@ -23,6 +23,7 @@ from ingestd.plugins.sinks.kafka.registry import Registry
 from ingestd.plugins.sinks.kafka.settings import KafkaOptions
 from ingestd.testing.records import make_records_of_every_type
 from ingestd.testing.sinks import SinkContract, make_records
+from ingestd.testing.writes import rejected_of
 from ingestd.validation.schema_files import complete_schemas
 from tests.support.daemon import Shop
 from tests.support.event_keys import KEYS
@@ -313,6 +314,20 @@ async def test_of_many_records_only_the_too_large_one_is_rejected_and_the_others
     assert kafka.cluster.records(topic) == values([*batch[:100], *batch[101:], *more])
 
 
+async def test_of_two_records_that_are_too_large_the_second_costs_no_answer_although_it_takes_long(
+    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal ends the connection if another message is sent halfway."""
+    monkeypatch.setattr(kafka.proxy, "pause", 0.003)
+    batch = make_records(5)
+    for index in (0, 4):
+        batch[index] = make_records(1, data={"long": incompressible(9 << 20)})[0]
+    async with opened(kafka.behind_proxy, topic) as sink:
+        assert await rejected_of(sink, batch[:1]) == {0}
+        assert await rejected_of(sink, batch) == {0, 4}
+    assert kafka.cluster.records(topic) == values(batch[1:4])
+
+
 async def test_a_search_that_takes_long_rejects_what_it_has_found(
     kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,7 +347,7 @@ async def test_a_search_that_takes_long_rejects_what_it_has_found(
 
 async def test_a_limit_that_several_records_exceed_together_rejects_none(kafka: Kafka, topic: str) -> None:
     kafka.cluster.create(topic, max_message_bytes="600000")
-    batch = make_records(12, data={"long": incompressible(150_000)})
+    batch = make_records(30, data={"long": incompressible(40_000)})
     async with opened(kafka.cluster.addresses, topic, compression="none") as sink:
         await sink.write(batch)
         await sink.write(batch)
