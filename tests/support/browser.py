@@ -14,7 +14,7 @@ from typing import Any
 
 from .daemon import PATIENCE
 from .tab import AnyTab, PageGoneError
-from .wire import Wire
+from .wire import START, Wire, ending_on_failure
 
 __all__ = ["Browser", "Tab"]
 
@@ -53,13 +53,14 @@ class Browser:
             [command, *_SWITCHES, *as_root, f"--user-data-dir={folder}", "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        port, path = self._told(folder / "DevToolsActivePort")
         self._tabs: dict[str, Tab] = {}
-        self._wire = Wire(f"ws://127.0.0.1:{port}{path}", self._happened)
+        with ending_on_failure(self._process):
+            port, path = self._told(folder / "DevToolsActivePort")
+            self._wire = Wire(f"ws://127.0.0.1:{port}{path}", self._happened)
 
     def _told(self, file: Path) -> list[str]:
         """The lines with the port and the path on which Chromium listens, as soon as it does."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while not file.exists() or len(lines := file.read_text().split("\n")) != 2:
             assert self._process.poll() is None, f"chromium ended with {self._process.returncode}"
             assert time.monotonic() < deadline, "chromium does not start"
@@ -82,7 +83,7 @@ class Browser:
 
     def call(self, method: str, session: str | None = None, **params: Any) -> Any:
         """The result of a command. Events before it are handled. Raises `PageGoneError`."""
-        answer = self._wire.call(method, params, **({"sessionId": session} if session else {}))
+        answer = self._wire.call(method, params, {"sessionId": session} if session else None)
         if answer.get("error", {}).get("message") in _GONE:
             raise PageGoneError
         assert "error" not in answer, f"{method}: {answer['error']}"

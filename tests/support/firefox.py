@@ -12,7 +12,7 @@ from typing import Any
 
 from .daemon import PATIENCE
 from .tab import AnyTab, PageGoneError
-from .wire import Wire
+from .wire import START, Wire, ending_on_failure
 
 __all__ = ["Firefox"]
 
@@ -58,13 +58,15 @@ class Firefox:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self._tabs: dict[str, FirefoxTab] = {}
-        self._wire = Wire(f"ws://127.0.0.1:{self._port(folder / 'WebDriverBiDiServer.json')}/session", self._happened)
-        self.call("session.new", capabilities={})
+        with ending_on_failure(self._process):
+            port = self._port(folder / "WebDriverBiDiServer.json")
+            self._wire = Wire(f"ws://127.0.0.1:{port}/session", self._happened)
+            self.call("session.new", START, capabilities={})
         self.call("session.subscribe", events=["log.entryAdded", "network.beforeRequestSent"])
 
     def _port(self, file: Path) -> int:
         """The port on which Firefox listens, as soon as it does."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + START
         while not file.exists() or not (text := file.read_text()).rstrip().endswith("}"):
             assert self._process.poll() is None, f"firefox ended with {self._process.returncode}"
             assert time.monotonic() < deadline, "firefox does not start"
@@ -77,8 +79,8 @@ class Firefox:
         tab = self._tabs[context] = FirefoxTab(self, context)
         return tab
 
-    def call(self, method: str, **params: Any) -> Any:
-        answer = self._wire.call(method, params)
+    def call(self, method: str, patience: float = PATIENCE, **params: Any) -> Any:
+        answer = self._wire.call(method, params, patience=patience)
         if answer.get("error") in _GONE or "destroyed" in answer.get("message", ""):
             raise PageGoneError
         assert answer["type"] == "success", f"{method}: {answer}"

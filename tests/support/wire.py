@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from .daemon import PATIENCE
 
-__all__ = ["Wire"]
+__all__ = ["START", "Wire", "ending_on_failure"]
+
+START = 120.0
+"""Seconds in which a browser has started, however busy the machine is."""
 
 _MOST = 64 * 1024 * 1024  # the largest message in bytes; a picture is one message
+
+
+@contextmanager
+def ending_on_failure(browser: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A browser whose start fails ends."""
+    try:
+        yield
+    except BaseException:
+        browser.kill()
+        browser.wait()
+        raise
 
 
 class Wire:
@@ -28,11 +44,13 @@ class Wire:
     async def _connect(self, url: str) -> WebSocketClientConnection:
         return await websocket_connect(url, max_message_size=_MOST)
 
-    def call(self, method: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def call(
+        self, method: str, params: dict[str, Any], more: Mapping[str, Any] | None = None, patience: float = PATIENCE
+    ) -> dict[str, Any]:
         """Sends a command, handles events until its answer arrives, and returns the whole answer."""
-        return self._runner.run(asyncio.wait_for(self._call(method, params, more), PATIENCE))
+        return self._runner.run(asyncio.wait_for(self._call(method, params, more or {}), patience))
 
-    async def _call(self, method: str, params: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    async def _call(self, method: str, params: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         self._number += 1
         number = self._number
         await self._socket.write_message(json.dumps({"id": number, "method": method, "params": params, **more}))
