@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ingestd.api import times
 from ingestd.api.options import since
 from ingestd.api.times import FIRST, LAST, format_time, parse_time
 from ingestd.plugins.tools.sinks.moments import parse_point
@@ -100,3 +104,32 @@ def test_rfc_3339_forms(text: str, expected: str) -> None:
 )
 def test_anything_else_is_not_a_time(text: str) -> None:
     assert parse_time(text) is None
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The milliseconds that pass before each look at a clock of the machine, while the list has any."""
+    passed, pauses = 0, [0]
+
+    def look(since: int) -> int:
+        nonlocal passed
+        passed += 1_000_000 * pauses.pop(0) if pauses else 0
+        return since + passed
+
+    clocks = SimpleNamespace(
+        time_ns=lambda: look(1_795_233_906_000_000_000),
+        clock_gettime_ns=lambda _: look(77_000_000_000),
+        CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+    )
+    monkeypatch.setattr(times, "time", clocks)
+    yield pauses
+    times.go_by_system_clock()
+
+
+@pytest.mark.parametrize(
+    "pauses", [[0, 50, 0], [0, 0, 50], [50, 0, 3, 0, 7, 0, 0, 0, 0, 5], [9, 9, 9, 9, 9, 9, 9, 0, 0]]
+)
+def test_a_pause_between_two_looks_does_not_make_the_own_clock_wrong(looks: list[int], pauses: list[int]) -> None:
+    looks[:] = pauses
+    times.keep_own_clock()
+    assert times.system_clock_ahead() == 0
