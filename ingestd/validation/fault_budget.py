@@ -6,8 +6,8 @@ whole, and behind them each event gets its first fault. A request of one event h
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 __all__ = ["MAX_EXPLAINED_VALUES", "FaultBudget", "Suggestions"]
@@ -54,10 +54,10 @@ class FaultBudget:
 
 
 class Suggestions:
-    """Finds the known name that is nearest to an unknown one, and remembers it: callers repeat their mistakes."""
+    """Finds the known name nearest to an unknown one, in any case, and remembers it: callers repeat their mistakes."""
 
     def __init__(self, known: Iterable[str]) -> None:
-        self._known = sorted(known)
+        self._known = {name.casefold(): name for name in sorted(known)}
         self._found: dict[str, str] = {}
 
     def nearest(self, name: str, budget: FaultBudget) -> str:
@@ -67,7 +67,7 @@ class Suggestions:
             if len(name) > _MAX_NAME or not budget.searches:
                 return ""
             budget.searches -= 1
-            found = next(iter(difflib.get_close_matches(name, self._known, n=1)), "")
+            found = self._known[near[0]] if (near := get_close_matches(name.casefold(), self._known, n=1)) else ""
             if len(self._found) >= _MAX_REMEMBERED:
                 self._found.clear()
             self._found[name] = found

@@ -222,6 +222,9 @@ def test_the_error_of_an_unknown_key_names_the_nearest_key() -> None:
     error = refusal(VALIDATOR.event, GOOD | {"key": "order complete"})
     assert error is not None
     assert error.detail == '"order complete" is not a supported event key; did you mean "Order Completed"?'
+    other_case = refusal(VALIDATOR.event, GOOD | {"key": "Product viewed"})  # difflib alone finds Product Reviewed
+    assert other_case is not None
+    assert other_case.detail.endswith('did you mean "Product Viewed"?')
     far = refusal(VALIDATOR.event, GOOD | {"key": "Zzz"})
     assert far is not None
     assert far.detail == '"Zzz" is not a supported event key'
