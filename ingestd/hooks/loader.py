@@ -155,8 +155,8 @@ def load_plugins(config: Config, before: Plugins | None = None) -> Plugins:
     for name, table in config.sink_tables.items():
         option, kind = f"sinks.{name}.type", table.get("type")
         if not isinstance(kind, str):
-            known = ", ".join(sorted(sinks.made))
-            raise ConfigError(f"{config.place(option)}: expected a kind of sink ({known}), got {kind!r}")
+            what = "must be given" if kind is None else f"{kind!r} is no text"
+            raise ConfigError(f"{config.place(option)}: {what}; expected {sinks.known}")
         wanted.append((kind, option, sinks))
     for name, option, offers in wanted:
         if name not in offers.made and name not in {plugin.name for plugin in loaded}:
@@ -344,22 +344,28 @@ class _Offers(Generic[_T]):
     def of(self, plugin: str) -> tuple[str, ...]:
         return tuple(sorted(name for name, by in self._plugins.items() if by == plugin))
 
+    @property
+    def known(self) -> str:
+        """All names, for a message."""
+        end = ":" if self._named == "scheme" else ""
+        return ", ".join(f"{each}{end}" for each in sorted(self.made))
+
     def instead_of(self, name: str) -> str:
         """The part of an error about a plugin that does not offer its own name: what it offers, and the cure."""
         offered = self.of(name)
         text = f"no {self._what} of that name"
         if not offered:
-            end = ":" if self._named == "scheme" else ""
-            return f"{text}; expected {', '.join(f'{each}{end}' for each in sorted(self.made))}"
+            return f"{text}; expected {self.known}"
         return (
             f"{text}; it offers the {self._named} {', '.join(offered)}: use that, and add the plugin to plugins.also"
             f" unless it is loaded already, or register the {self._what} as {name}"
         )
 
 
-def _unknown_plugin(place: str, name: str, known: Iterable[str]) -> ConfigError:
+def _unknown_plugin(place: str, name: str, known: Iterable[str], *, otherwise: str | None = None) -> ConfigError:
+    """`otherwise` replaces the list of all plugins if none has a similar name."""
     known = sorted(known)
-    cure = hint(name, known, otherwise=f"installed: {', '.join(known)}")
+    cure = hint(name, known, otherwise=otherwise or f"installed: {', '.join(known)}")
     return ConfigError(f"{place}: there is no plugin {name!r}; {cure}")
 
 
@@ -367,7 +373,8 @@ def _unknown_offer(
     place: str, name: str, available: Mapping[str, _Offered], loaded: Iterable[Plugin], offers: _Offers[Any]
 ) -> ConfigError:
     """The error for a sink type or store scheme that no loaded plugin offers, and that is not the name of a plugin."""
-    error = _unknown_plugin(place, name, {*available, *offers.made})
+    otherwise = f"expected {offers.known}" if offers.made else None
+    error = _unknown_plugin(place, name, {*available, *offers.made}, otherwise=otherwise)
     others = {each for each, offered in available.items() if offered.distribution != "ingestd"}
     others -= {plugin.name for plugin in loaded}
     if not others:

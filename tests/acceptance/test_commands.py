@@ -270,7 +270,7 @@ def write_config(folder: Path, **sections: str) -> Path:
         ({"plugins__sesion": 'idle = "30m"'}, ["plugins.sesion: no such plugin; did you mean plugins.session?"]),
         ({"plugins": 'enabled = ["keys", "sesion"]'}, ["plugins.enabled", "'sesion'", "did you mean session?"]),
         ({"sinks__crm": 'type = "jsnol"\npath = "x"'}, ["sinks.crm.type", "'jsnol'", "did you mean jsonl?"]),
-        ({"sinks__crm": 'path = "x"'}, ["sinks.crm.type: expected a kind of sink", "jsonl"]),
+        ({"sinks__crm": 'path = "x"'}, ["sinks.crm.type: must be given; expected clickhouse, ", "jsonl"]),
         ({"store": 'url = "sqlite://ingestd.db"'}, ["store.url", "sqlite:///absolute/path.db"]),
         ({"store": 'url = "sqlit:ingestd.db"'}, ["store.url", "'sqlit'", "did you mean sqlite?"]),
     ],

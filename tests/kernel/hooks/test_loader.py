@@ -335,6 +335,7 @@ def test_a_plugin_registers_once_however_many_are_loaded_later(offer: Offer) -> 
         ),
         ({"sinks": {"a": {"type": "session"}}}, r"sinks\.a\.type: the plugin session offers no sink of that name"),
         ({"sinks": {"a": {"type": "identity"}}}, r"sinks\.a\.type: the plugin identity offers no sink of that name"),
+        ({"store": {"url": "mysql:x"}}, r"store\.url: there is no plugin 'mysql'; expected sqlite:\Z"),
         ({"store": {"url": "sqlit:x"}}, r"store\.url: there is no plugin 'sqlit'; did you mean sqlite\?"),
         (
             {"journal": {"url": "jsonl:x"}},
@@ -345,6 +346,19 @@ def test_a_plugin_registers_once_however_many_are_loaded_later(offer: Offer) -> 
 def test_a_type_or_scheme_that_no_plugin_offers_is_refused(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(NEEDED, **tables)
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ({"type": "mysql"}, "there is no plugin 'mysql'; expected"),
+        ({"type": 3}, "3 is no text; expected"),
+        ({"typ": "jsonl"}, "must be given; expected"),
+    ],
+)
+def test_the_kinds_of_sinks_are_told_and_no_other_plugins(table: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=rf"sinks\.a\.type: {fault} jsonl, stdout\Z"):
+        load([*NEEDED, "jsonl", "stdout"], sinks={"a": table})
 
 
 def test_a_plugin_loaded_for_a_sink_has_its_options(offer: Offer) -> None:
