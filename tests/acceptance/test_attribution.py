@@ -480,7 +480,7 @@ def test_nothing_crosses_tenants(tmp_path: Path) -> None:
         ('model = "last"', "model: "),
         ('half_life = "0s"', "half_life: expected more than 0"),
         ("max_touches = 2", "max_touches: unknown option; it is always 200 now"),
-        ('exclude_sources = "x"', "exclude_sources: expected `array`"),
+        ('exclude_sources = "x"', "exclude_sources: expected an array in brackets"),
         ('order_memory = "0s"', "order_memory: expected more than 0"),
         ('windw = "7d"', "windw: unknown option; did you mean plugins.attribution.window?"),
     ],

@@ -6,6 +6,7 @@ and the nearest known name. The error of a wrong value names the expected form.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,13 @@ __all__ = [
     "since",
     "unknown_option",
 ]
+
+
+_TYPES = {
+    "array": "an array in brackets", "bool": "true or false", "float": "a number", "int": "a whole number",
+    "object": "a table", "str": "text",
+}  # fmt: skip
+"""The words for msgspec's names of types, which operators need not know."""
 
 
 class Options(msgspec.Struct, kw_only=True):
@@ -154,11 +162,15 @@ def _read_value(wanted: Any, value: Any, *, where: str, base: Path) -> Any:
             raise ValueError(f"expected {POSITIVE}")
     except (msgspec.ValidationError, ValueError) as error:
         reason, _, place = str(error).replace("Expected", "expected").partition(" - at `$")
-        reason = reason.partition(", got `")[0]
+        reason = re.sub("^expected `([a-z |]+)`", _in_words, reason.partition(", got `")[0])
         # A password may precede an @, even in an option that is not a secret.
         got = "" if _may_be_secret(wanted) or "@" in str(value) else f", got {value!r}"
         raise ConfigError(f"{where}{place.rstrip('`')}: {reason}{got}") from None
     return result
+
+
+def _in_words(types: re.Match[str]) -> str:
+    return "expected " + " or ".join(_TYPES.get(each, each) for each in types[1].split(" | ") if each != "null")
 
 
 def unknown_option(place: str, name: str, known: list[str]) -> ConfigError:

@@ -103,7 +103,7 @@ def test_also_loads_the_plugin_of_a_sink_type_with_another_name(offer: Offer) ->
             ["session"],
             "x.toml: plugins.also: session is in plugins.enabled, and so is loaded already; leave it out",
         ),
-        (None, "shop_tools", "x.toml: plugins.also: expected `array`, got 'shop_tools'"),
+        (None, "shop_tools", "x.toml: plugins.also: expected an array in brackets, got 'shop_tools'"),
     ],
 )
 def test_a_wrong_name_in_also_is_refused(offer: Offer, enabled: list[str] | None, also: Any, message: str) -> None:

@@ -716,10 +716,10 @@ async def test_check_finds_the_error_that_a_write_would_get(tmp_path: Path) -> N
     ("options", "message"),
     [
         ({"max_size": "0B"}, r"max_size: expected more than 0"),
-        ({"keep": 0}, r"keep: expected `int` >= 1"),
-        ({"keep": -1}, r"keep: expected `int` >= 1"),
+        ({"keep": 0}, r"keep: expected a whole number >= 1"),
+        ({"keep": -1}, r"keep: expected a whole number >= 1"),
         ({"rotate_every": "0s"}, r"rotate_every: expected more than 0"),
-        ({"gzip": 9}, r"gzip: expected `bool`"),
+        ({"gzip": 9}, r"gzip: expected true or false"),
     ],
 )
 def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

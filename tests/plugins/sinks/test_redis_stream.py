@@ -448,8 +448,8 @@ async def test_tls_is_used_and_certificates_are_verified(tmp_path: Path) -> None
         ({"url": "unix://?db=1"}, "url: expected redis://"),
         ({"url": "redis://host?hunter=2"}, "url: redis-py does not know its option hunter"),
         ({"url": "redis://host?socket_timeout=x"}, "url: .*socket_timeout"),
-        ({"stream": ""}, "stream: expected `str` of length >= 1"),
-        ({"max_length": 0}, "max_length: expected `int` >= 1"),
+        ({"stream": ""}, "stream: expected text of length >= 1"),
+        ({"max_length": 0}, "max_length: expected a whole number >= 1"),
         ({"max_len": 1}, "max_len: unknown option; did you mean sinks.feed.max_length"),
     ],
 )
