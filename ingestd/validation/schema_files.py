@@ -24,6 +24,7 @@ __all__ = ["DRAFT", "SchemaFile", "complete_schemas", "json_pointer", "read_sche
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _MAX_KEY = 100
 _MAX_REASON = 200
+_NO_TYPE = "expected array, boolean, integer, null, number, object or string, or an array of these"
 
 Schema = dict[str, Any]
 
@@ -115,10 +116,8 @@ def _read_directory(directory: Traversable, *, builtin: bool) -> Iterator[Schema
                     faults.append(_fault(name, (), "nested too deeply"))
                 except ConfigError as error:
                     faults.append(error)
-    if len(faults) > 1:
-        raise ConfigError("; ".join(map(str, faults)))
     if faults:
-        raise faults[0]
+        raise ConfigError("; ".join(map(str, faults)))
 
 
 def _parse(name: str, entry: Traversable) -> Schema:
@@ -170,7 +169,8 @@ def _check_form(name: str, schema: Schema, *, builtin: bool) -> None:
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
-            raise _fault(name, error.absolute_path, error.message) from error
+            is_type = [*error.schema_path][-2:] == ["type", "anyOf"]  # jsonschema's message would name no type
+            raise _fault(name, error.absolute_path, _NO_TYPE if is_type else error.message) from error
 
 
 def _check_unique(schemas: Iterable[SchemaFile]) -> None:
