@@ -15,6 +15,8 @@ export class Client {
   #tenant
 
   constructor({ host, key, secret, tenant, folder = 'ingestd-queue', most = 100_000, ...options }) {
+    for (const [name, value] of Object.entries({ host, key, secret, tenant }))
+      if (typeof value !== 'string') throw new TypeError(`${name} must be a string`) // an unset variable is undefined
     this.#tenant = tenant
     this.#queue = new QueueFolder(folder, most)
     this.#sender = new Sender(this.#queue, { interval: 1000, timeout: 20_000, ...options, host, key, secret })

@@ -40,7 +40,9 @@ export class Sender {
   constructor(queue, options) {
     this.#queue = queue
     this.#options = options
-    const url = new URL(options.host)
+    const { host } = options
+    if (!/^https?:\/\/[^/]/i.test(host)) throw new TypeError(`${host} is no address such as https://events.example.com`)
+    const url = new URL(host)
     this.#url = url.href.replace(/\/*$/, PATH)
     // The timers do not keep the process alive, so what waits is sent at its end.
     process.on('beforeExit', this.#atExit)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 import time
 from email.utils import formatdate
@@ -17,6 +19,7 @@ from tests.support.daemon import Shop
 from tests.support.lying_server import Drip, answer, lying_server
 from tests.support.webhook_server import make_certificate
 
+ROOT = Path(__file__).parents[3]
 WAYS = {**COMMANDS, "httpx": [sys.executable, "calls.py"], "php without extensions": WITHOUT_EXTENSIONS}
 _RESULTS: list[Any] = [{"a": {"status": 200}}, [1], [{}], [{"status": 404}], [{"status": [200]}], [{"status": 200}] * 2]
 LIES = [
@@ -82,6 +85,22 @@ def test_the_pause_is_as_long_as_the_answer_asks(backend: Backend) -> None:
         assert len(server.requests) == 9
     if (pause := backend.queue / "pause").exists():
         assert 500 < float(pause.read_text().split()[0]) - time.time() < 1000
+
+
+def test_a_host_without_a_scheme_is_refused_at_once(backend: Backend) -> None:
+    backend.host = "events.example.com:8080"  # a URL of the scheme events.example.com
+    with backend.program([view(1)]) as program:
+        assert program.wait(PATIENCE) != 0
+    said = backend.errors() + (backend.shop.folder / "printed").read_text()  # PHP without its file of options prints
+    assert re.search("events.example.com:8080'? is no address such as https://events.example.com", said)
+
+
+@pytest.mark.parametrize("missing", ["host", "key", "secret", "tenant"])
+def test_the_client_for_node_names_a_missing_option(missing: str) -> None:
+    options = {"host": "https://events.example.com", "key": "k", "secret": "s", "tenant": "shop", missing: None}
+    make = f"import {{ Client }} from '{ROOT}/clients/node/client.js'; new Client({json.dumps(options)})"
+    done = subprocess.run(["node", "--input-type=module", "--eval", make], capture_output=True, text=True, check=False)
+    assert f"TypeError: {missing} must be a string" in done.stderr
 
 
 def test_an_answer_that_never_ends_is_none(backend: Backend) -> None:
