@@ -211,7 +211,8 @@ def read_tables(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, An
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
     try:
         tables = tomllib.loads(text)
     except RecursionError:

@@ -127,7 +127,7 @@ def _parse(name: str, entry: Traversable) -> Schema:
     try:
         value = json.loads(entry.read_text(encoding="utf-8"), parse_constant=refuse_constant)
     except OSError as error:
-        raise ConfigError(f"{name}: cannot be read: {error}") from error
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
     except ValueError as error:  # not UTF-8, NaN, or a number with thousands of digits

@@ -621,7 +621,7 @@ def test_an_unreadable_file_stops_the_start(tmp_path: Path) -> None:
         Validator.load(tmp_path)
     (tmp_path / "latin.json").unlink()
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(ConfigError, match=r"folder\.json: cannot be read"):
+    with pytest.raises(ConfigError, match=r"folder\.json: cannot be read: Is a directory\Z"):
         Validator.load(tmp_path)
 
 
