@@ -246,6 +246,8 @@ def test_urls_are_checked_and_passwords_not_shown(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     told = refused(run(shop, "copy", "sqlit:ingestd.db", "sqlite:other.db"), 78)
     assert told.endswith("--from: no plugin offers a store for sqlit:…; did you mean sqlite:…?")
+    told = refused(run(shop, "copy", "demo/ingestd.db", "sqlite:other.db"), 78)
+    assert told.endswith('--from: expected a URL with its scheme, such as "sqlite:demo/ingestd.db"')
     told = refused(run(shop, "copy", SQLITE, "redis://host:port/0"), 78)
     assert "--to: " in told
     done = run(shop, "copy", SQLITE, "redis://me:geheim@127.0.0.1:1/0")

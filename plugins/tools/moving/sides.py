@@ -40,7 +40,9 @@ class Side:
 
 def make_backend(option: str, url: str, config: Config, plugins: Plugins) -> Backend:
     """The back end of a URL, not open yet. Raises `ConfigError`, which names the option."""
-    scheme = url.partition(":")[0]
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise ConfigError(f'{option}: expected a URL with its scheme, such as "sqlite:{shown(url)}"')
     if scheme not in plugins.stores:
         cure = hint(f"{scheme}:…", [f"{each}:…" for each in sorted(plugins.stores)])
         raise ConfigError(f"{option}: no plugin offers a store for {scheme}:…; {cure}")
