@@ -74,14 +74,14 @@ def _have_records(files: Sequence[InputFile], formats: str, tenant: str | None) 
     others = (line for file in files for line, is_record in _line_forms(file) if not is_record)
     other = next(others, None)
     if other is not None:
-        why = f"{other.file}:{other.number} is none"
+        why = f"{other.file}:{other.number} does not"
     elif tenant is not None and (pipe := next((file.name for file in files if file.is_pipe), None)) is not None:
         why = f"{pipe} is a pipe, which can be read only once"
     else:
         return True
     raise CommandError(
-        f"{record.file}:{record.number} looks like a record of ingestd, but {why}; a visitor can write such a message:"
-        f" say --format {formats} or --format {RECORD}"
+        f"{record.file}:{record.number} looks like a record of ingestd, but {why};"
+        f" a visitor can make a message look so: say --format {formats} or --format {RECORD}"
     )
 
 
