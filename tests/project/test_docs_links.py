@@ -1,4 +1,7 @@
-"""Every file that the docs and the pages beside the README link to exists, and so does every command that they show."""
+"""Every file that the docs and the pages beside the README link to exists, and so does every command that they show.
+
+Their tables are whole.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,20 @@ def test_links_to_a_section_have_its_heading() -> None:
 def test_every_page_is_reachable_from_the_readme() -> None:
     linked = set(re.findall(r"\((docs/[\w./-]+\.md)", (ROOT / "README.md").read_text()))
     assert linked == {str(page.relative_to(ROOT)) for page in DOCS}
+
+
+def test_a_table_stands_alone_and_whole() -> None:
+    wrong, checked = [], 0
+    for page in PAGES:
+        text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for block in re.split(r"\n\s*\n", text):
+            head, *rows = [line.strip() for line in block.strip().splitlines()] or [""]
+            if any(line.startswith("|") for line in (head, *rows)):
+                checked += 1
+                if not rows or not re.fullmatch(r"[|:-]+", rows[0]) or any(not row.startswith("|") for row in rows):
+                    wrong.append((page.name, head))
+    assert wrong == []  # readers get its rows as text
+    assert checked > 100
 
 
 def test_commands_shown_exist() -> None:
