@@ -26,7 +26,8 @@ _Tables = Mapping[str, Any]
 def every_fault(file: Path, overrides: Iterable[str]) -> list[str]:
     """The faults of the file with the arguments of `--set`, each as the message of its `ConfigError`.
 
-    The search removes each faulty part and reads the rest again. A plugin's or sink's section reports only its first
+    The search removes each faulty part and reads the rest again. It tries first what the fault names: without
+    `plugins.also`, the section of a plugin would be another fault. A plugin's or sink's section reports only its first
     fault: without the faulty option, the section could lack a required one.
     """
     try:
@@ -48,22 +49,23 @@ def every_fault(file: Path, overrides: Iterable[str]) -> list[str]:
     faults: list[str] = []
     while (fault := read(tables)) is not None:
         faults.append(fault)
-        rest = next((smaller for smaller in _smaller(tables) if read(smaller) != fault), None)
+        parts = sorted(_smaller(tables), key=lambda part: part[0] not in fault)
+        rest = next((smaller for _, smaller in parts if read(smaller) != fault), None)
         if rest is None:
             break
         tables = rest
     return faults
 
 
-def _smaller(tables: _Tables) -> Iterator[dict[str, Any]]:
-    """The tables, each time without another one of their parts."""
+def _smaller(tables: _Tables) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The path of each part of the tables, and the tables without it."""
     for name, table in tables.items():
         others = {each: value for each, value in tables.items() if each != name}
         if isinstance(table, dict) and (name in SECTIONS or name == "sinks"):
             for option in table:
-                yield {**others, name: {each: value for each, value in table.items() if each != option}}
+                yield f"{name}.{option}", {**others, name: {each: table[each] for each in table if each != option}}
         else:
-            yield others
+            yield name, others
 
 
 _WITH_TLS = {"https", "rediss", "tls"}

@@ -49,6 +49,14 @@ def test_every_fault_is_reported_once(faults: set[tuple[str, str]], sound: set[t
         assert [message.startswith(f"{file}: {FAULTS[fault]}") for message in told].count(True) == 1
 
 
+def test_a_faulty_option_of_a_plugin_does_not_hide_that_the_plugin_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "ingestd.toml"
+    enabled = '["keys", "hmac_auth", "identity", "session", "sqlite"]'
+    file.write_text(f'[plugins]\nalso = ["bots"]\nenabled = {enabled}\n[plugins.bots]\nacton = "mark"\n')
+    (told,) = every_fault(file, [])
+    assert told == f"{file}: plugins.bots.acton: unknown option; did you mean plugins.bots.action?"
+
+
 def test_invalid_toml_and_wrong_arguments_of_set_are_faults_too(tmp_path: Path) -> None:
     file = tmp_path / "ingestd.toml"
     file.write_text("[http")
