@@ -6,8 +6,8 @@ whole, and behind them each event gets its first fault. A request of one event h
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 __all__ = ["MAX_EXPLAINED_VALUES", "FaultBudget", "Suggestions"]
@@ -62,12 +62,12 @@ class Suggestions:
 
     def nearest(self, name: str, budget: FaultBudget) -> str:
         """The known name; empty if none is near, or the budget of the request has no search left."""
-        found = self._found.get(name)
-        if found is None:
+        if (found := self._found.get(name)) is None:
             if len(name) > _MAX_NAME or not budget.searches:
                 return ""
             budget.searches -= 1
-            found = self._known[near[0]] if (near := get_close_matches(name.casefold(), self._known, n=1)) else ""
+            near = difflib.get_close_matches(name.casefold(), self._known, n=1)
+            found = self._known[near[0]] if near else ""
             if len(self._found) >= _MAX_REMEMBERED:
                 self._found.clear()
             self._found[name] = found
