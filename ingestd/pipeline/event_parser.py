@@ -18,10 +18,10 @@ from ingestd.validation.validator import Validator
 
 from .resolver import Resolved, lone_session
 
-__all__ = ["STORED_FORMS", "EventParser", "Reports", "truncated"]
+__all__ = ["STORED_FORMS", "YEAR_2000", "EventParser", "Reports", "truncated"]
 
 _DAY = 86_400_000
-_YEAR_2000 = 946_684_800_000
+YEAR_2000 = 946_684_800_000
 """The earliest time of an event. An earlier time comes from an unset clock, date or number."""
 _EVENT_FIELDS = frozenset(["key", "data", "anonymousId", "userId", "sessionId", "dispatchId", "messageId", "context"])
 _IDENTIFY_FIELDS = frozenset(["anonymousId", "userId", "sessionId", "traits", "messageId", "context"])
@@ -172,13 +172,13 @@ class EventParser:
         if at is None:
             self._timestamp_ignored(IgnoredTimestamp.UNPARSABLE)
             return received_at
-        if at >= _YEAR_2000:
+        if at >= YEAR_2000:
             del extra["timestamp"]
         return self._bound(at, received_at, public=public)
 
     def _bound(self, at: int, received_at: int, *, public: bool) -> int:
         """The time of an event that was sent with the time `at`."""
-        if at < _YEAR_2000:
+        if at < YEAR_2000:
             self._timestamp_ignored(IgnoredTimestamp.UNSET)
             return received_at
         if at > received_at:

@@ -13,6 +13,7 @@ from ingestd.api.intake import Message, Translation
 from ingestd.api.times import by_our_clock, parse_time
 from ingestd.validation.validator import UNREADABLE
 
+from .event_parser import YEAR_2000
 from .outcomes import problem
 
 __all__ = ["OwnBatches", "OwnEvents", "check_batch"]
@@ -71,13 +72,15 @@ class OwnBatches(Translation):
         return Message(kind, message, None if self._sent_at is None else self._take_time(message, self._sent_at))
 
     def _take_time(self, message: dict[str, Any], sent_at: int) -> int | None:
-        """The time of the event by the daemon's clock. A `timestamp` that is a time leaves the event."""
+        """The time of the event by the daemon's clock. A `timestamp` since 2000 by this clock leaves the event."""
         text = message.get("timestamp")
         at = parse_time(text) if isinstance(text, str) else None
         if at is None:
             return None
-        del message["timestamp"]
-        return by_our_clock(at, sent_at, self._received_at)
+        at = by_our_clock(at, sent_at, self._received_at)
+        if at >= YEAR_2000:
+            del message["timestamp"]
+        return at
 
     def answer(self, results: Sequence[Session | Refused]) -> bytes:
         """The answer and status of each event."""

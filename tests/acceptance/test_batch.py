@@ -274,6 +274,8 @@ def test_the_time_of_sending_corrects_a_wrong_clock_of_a_device(site: Site) -> N
     times = ["2025-01-02T10:59:59.500Z", "2025-01-01T11:00:01Z", "2025-01-01T10:59:59Z", "2025-01-02T11:00:01Z", "noon"]
     assert sent("slow", slow, *times) == [(0.5, None), (86399, None), (0, None), (0, None), (0, "noon")]
     assert sent("unset", "1970-01-01T00:01:00Z", "1970-01-01T00:00:30Z") == [(30, None)]
+    # As in a single event, a time that nobody set stays in `extra`.
+    assert sent("no date", slow, "1970-01-01T00:00:00Z") == [(0, "1970-01-01T00:00:00Z")]
     for name, useless in {"text": "now", "number": 5, "object": {}, "long": f"{slow}{'Z' * 9000}"}.items():
         assert sent(name, useless, times[0]) == [(0, None)]
     ((age, _),) = sent("backend", slow, times[0], signed=True)
