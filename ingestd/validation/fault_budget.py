@@ -34,7 +34,7 @@ class FaultBudget:
         self.values = values
 
     def explains(self, body: Any) -> bool:
-        """Whether all faults of a body are to be told. Its values are taken from the budget."""
+        """Whether all faults of a body are to be told. Then its values are taken from the budget, else few."""
         level, left = [body], self.values - _EVENT
         while level and len(level) <= left:
             left -= len(level)
@@ -49,7 +49,7 @@ class FaultBudget:
                     left -= len(value) // _TEXT_OF_A_VALUE
             level = following
         is_whole = not level and left >= 0
-        self.values = max(0, left)
+        self.values = max(0, left if is_whole else self.values - _EVENT)
         return is_whole
 
 

@@ -19,9 +19,7 @@ __all__ = [
     "MAX_EXPLAINED_DEPTH",
     "MAX_VIOLATIONS",
     "Envelope",
-    "all_faults",
-    "beginning_of",
-    "faults_of_beginning",
+    "faults_of",
     "first_fault_of",
     "is_value_free",
     "of_envelope",
@@ -31,6 +29,8 @@ __all__ = [
 
 MAX_VIOLATIONS = 50
 """The maximum number of faults in an answer."""
+
+_BEGINNINGS = MAX_VIOLATIONS, 10  # elements: no answer tells the faults of more than the first, and ten mostly fit
 
 MAX_EXPLAINED_DEPTH = 20
 """The depth of data of which faults are told, for schemas of a shop. These may contain themselves, in alternatives, and
@@ -98,37 +98,45 @@ def of_envelope(
     envelope: Envelope, data: jsonschema_rs.Validator | None, body: dict[str, Any], budget: FaultBudget
 ) -> BadRequest:
     """The answer to a body whose envelope is at fault. `data` may find faults of the data, too."""
-    if not budget.explains(body):
-        return envelope.first_fault(body)
     # The faults of the envelope come first, so that the limit cannot cut them off.
     both = [envelope.compiled] if data is None else [envelope.compiled, data]
-    return all_faults(both, body, code="invalid_envelope")
+    return faults_of(both, body, budget, code="invalid_envelope") or envelope.first_fault(body)
 
 
-def beginning_of(value: Any) -> Any:
-    """The value with the first elements of each array only. No answer tells the faults of more."""
+def faults_of(
+    validators: Sequence[jsonschema_rs.Validator], body: dict[str, Any], budget: FaultBudget, *, code: str
+) -> BadRequest | None:
+    """The answer with the faults that `validators` find in a body, or in the beginning of its arrays if it is large.
+
+    None if the budget has no room for the beginning, or the faults are behind it.
+    """
+    if budget.explains(body):
+        return _told([error for compiled in validators for error in compiled.iter_errors(body)], code=code)
+    for most in _BEGINNINGS if budget.values else ():
+        body = _beginning_of(body, most)
+        if not budget.explains(body):
+            continue
+        errors = [error for compiled in validators for error in compiled.iter_errors(body) if _holds(error)]
+        if errors:
+            told = _told(errors, code=code)
+            detail = f"{told.detail} (there may be more: of a large body, the beginning of each array is explained)"
+            return BadRequest(detail, code=told.code, errors=told.errors, fault=told.fault)
+    return None
+
+
+def _beginning_of(value: Any, most: int) -> Any:
+    """The value with the first elements of each array only, so many at most."""
     if type(value) is dict and len(value) <= MAX_EXPLAINED_VALUES:
-        return {name: beginning_of(inner) for name, inner in value.items()}
-    return [beginning_of(inner) for inner in value[:MAX_VIOLATIONS]] if type(value) is list else value
+        return {name: _beginning_of(inner, most) for name, inner in value.items()}
+    return [_beginning_of(inner, most) for inner in value[:most]] if type(value) is list else value
 
 
-def faults_of_beginning(compiled: jsonschema_rs.Validator, body: dict[str, Any]) -> BadRequest | None:
-    """The answer with the faults of a body that `beginning_of` has made; None if the faults are behind it."""
-    # A rule for an array as a whole does not hold for its beginning.
-    errors = [error for error in compiled.iter_errors(body) if type(error.instance) is not list]
-    if not errors:
-        return None
-    told = _told(errors)
-    detail = f"{told.detail} (there may be more: of a large body, the beginning of each array is explained)"
-    return BadRequest(detail, code=told.code, errors=told.errors, fault=told.fault)
+def _holds(error: jsonschema_rs.ValidationError) -> bool:
+    """Whether a fault of the beginning is one of the whole, as a rule for an array as a whole may not be."""
+    return type(error.instance) is not list or isinstance(error.kind, Kind.Type)
 
 
-def all_faults(validators: Sequence[jsonschema_rs.Validator], body: dict[str, Any], *, code: str) -> BadRequest:
-    """The answer with the faults of a body that `validators` find."""
-    return _told([error for compiled in validators for error in compiled.iter_errors(body)], code=code)
-
-
-def _told(errors: Sequence[jsonschema_rs.ValidationError], *, code: str = "invalid_data") -> BadRequest:
+def _told(errors: Sequence[jsonschema_rs.ValidationError], *, code: str) -> BadRequest:
     # Two schemas may report the same fault. A dictionary keeps the order.
     told: dict[SchemaViolation, None] = {}
     for violation in (violation for error in errors for violation in _violations(error)):

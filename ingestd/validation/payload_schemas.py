@@ -10,7 +10,7 @@ from ingestd.api.errors import ConfigError
 from ingestd.api.intake import Intake
 
 from .fault_budget import FaultBudget
-from .faults import all_faults, first_fault_of
+from .faults import faults_of, first_fault_of
 from .schema_files import DRAFT
 
 __all__ = ["PayloadSchemas"]
@@ -36,6 +36,5 @@ class PayloadSchemas:
         compiled = self._compiled[name]
         if compiled.is_valid(payload):
             return
-        if FaultBudget().explains(payload):
-            raise all_faults([compiled], payload, code=_CODE)
-        raise first_fault_of(compiled, payload, code=_CODE)
+        told = faults_of([compiled], payload, FaultBudget(), code=_CODE)
+        raise told or first_fault_of(compiled, payload, code=_CODE)

@@ -22,9 +22,7 @@ from .faults import (
     MAX_EXPLAINED_DEPTH,
     MAX_VIOLATIONS,
     Envelope,
-    all_faults,
-    beginning_of,
-    faults_of_beginning,
+    faults_of,
     first_fault_of,
     of_envelope,
     type_name,
@@ -203,12 +201,7 @@ class Validator:
             raise UnknownKey(self._unknown_key(key, budget))
         if is_deep:
             raise unexplained()
-        if budget.explains(body):
-            raise all_faults([compiled], body, code="invalid_data")
-        told = None
-        if budget.values:
-            beginning = beginning_of(body)
-            told = faults_of_beginning(compiled, beginning) if budget.explains(beginning) else None
+        told = faults_of([compiled], body, budget, code="invalid_data")
         raise told or first_fault_of(compiled, body, code="invalid_data")
 
     def _unknown_key(self, key: str, budget: FaultBudget) -> str:

@@ -392,6 +392,18 @@ def test_a_very_large_body_gets_its_first_fault_only() -> None:
     assert "there may be more" in error.detail
 
 
+@pytest.mark.parametrize("lines", [40, 300])
+def test_an_order_of_many_lines_with_all_their_fields_is_told_more_than_its_first_fault(lines: int) -> None:
+    texts = ("product_id", "sku", "ean", "name", "category", "url", "image_url", "brand", "variant")
+    line = {**dict.fromkeys(texts, "x"), "price": 1, "position": 1, "quantity": 1}
+    products = [line | {"price": "1"}, line, line | {"name": None}, *[line] * (lines - 3)]
+    error = refusal(VALIDATOR.event, GOOD | {"key": "Order Completed", "data": {"products": products, "total": "9"}})
+    assert pointers(error) == {"/data/products/0/price", "/data/products/2/name", "/data/total"}
+    body = {"key": "Order Completed", "context": [], "data": {"products": products, "coupon": []}}
+    faults = {"/anonymousId", "/context", "/data/coupon", "/data/products/0/price", "/data/products/2/name"}
+    assert pointers(refusal(VALIDATOR.event, body)) == faults
+
+
 def test_the_first_values_of_a_request_are_explained_whole() -> None:
     budget = FaultBudget()
     body = GOOD | {"key": "Cart Viewed", "data": {"products": [{"price": ""}] * 50}}
