@@ -235,7 +235,7 @@ def test_an_answer_waits_for_replicas(tmp_path: Path) -> None:
                 replica.kill()
                 refused = daemon.post(TRACK, {"key": "Page View", "anonymousId": "visitor", "data": {}}, shop.public.id)
                 assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-                assert "NOREPLICAS" in daemon.ops("/readyz").body.decode()
+                wait_until(lambda: "NOREPLICAS" in daemon.ops("/readyz").body.decode())
                 commands_read_on(shop.config)
                 replica.start()
                 wait_until(lambda: daemon.ops("/readyz").status == 200)
