@@ -38,8 +38,13 @@ def prepare_streams() -> None:
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - stays open
-    for stream, errors in ((sys.stdout, ALIKE), (sys.stderr, ESCAPED)):
+    for name, errors in (("stdout", ALIKE), ("stderr", ESCAPED)):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
+            if isinstance(stream.buffer, io.RawIOBase):  # PYTHONUNBUFFERED is set, as in most container images
+                # A write to a pipe ends early if the process is suspended, and this stream would drop the rest.
+                stream = open(stream.fileno(), "w", 1, stream.encoding, closefd=False)  # noqa: SIM115 - stays open
+                setattr(sys, name, stream)
             stream.reconfigure(errors=errors)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
+import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -69,6 +73,11 @@ def next_record(running: subprocess.Popen[bytes]) -> Any:
         assert select.select([running.stdout], [], [], PATIENCE)[0]
         line += os.read(running.stdout.fileno(), 1)
     return json.loads(line)
+
+
+def unread(pipe: int) -> int:
+    """The number of bytes in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def refusal(shop: Shop, *arguments: str, code: int) -> str:
@@ -213,3 +222,26 @@ def test_a_faulty_configuration_is_reported_before_an_unknown_command_that_a_plu
     done = run_ingestd("serv", config=config)
     assert done.returncode == 2
     assert "did you mean serve?" in done.stderr
+
+
+def test_an_export_that_is_suspended_while_it_writes_loses_nothing(tmp_path: Path) -> None:
+    """Python without buffers takes a write that ends early for the whole."""
+    shop = Shop(tmp_path)
+    with shop.serve() as daemon:
+        for number in range(50):
+            body = {"key": "Page View", "anonymousId": f"v-{number}", "data": {"long": "x" * 9000}}
+            assert daemon.post("/track", body, shop.public.id).status == 200
+        command = [INGESTD, "events", "export", "--config", str(shop.config)]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as running:
+            pipe = running.stdout
+            assert pipe is not None
+            # Then the pipe has no room for another record.
+            wait_until(lambda: unread(pipe.fileno()) > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 9000)
+            running.send_signal(signal.SIGSTOP)
+            wait_until(lambda: Path(f"/proc/{running.pid}/stat").read_text().rpartition(") ")[2].startswith("T"))
+            running.send_signal(signal.SIGCONT)
+            time.sleep(0.1)  # the write ends early before the pipe has room again
+            lines = pipe.read().splitlines()
+        assert running.returncode == 0
+        assert [json.loads(line)["anonymousId"] for line in lines] == [f"v-{number}" for number in range(50)]
