@@ -18,7 +18,8 @@ from .settings import KafkaOptions, lone_settings, producer_settings
 
 __all__ = ["Producer", "TooLarge", "Unacknowledged"]
 
-_QUIET, _LONGEST = 5.0, 15.0  # seconds without any acknowledgement, and in all, after which a write fails
+# Seconds without any acknowledgement, and in all for messages that are sent together, after which a write fails.
+_QUIET, _LONGEST = 5.0, 15.0
 _LOOK = 0.05  # seconds after which a wait notices that it is to stop
 _LAST_ANSWERS = 10.0  # seconds for acknowledgements that are on their way when the producer ends after an error
 _BATCH_SIZE, _SMALLEST_BATCH = 1_000_000, 16_384  # bytes: less than the default limit of topics and brokers
