@@ -56,6 +56,11 @@ class Daemons:
         """The partitions that cannot be written to, for each daemon."""
         return [[each.name for each in backend.partitions if each.problem()] for backend in self.backends]
 
+    async def stop(self) -> None:
+        """End the senders that a failed test leaves."""
+        for senders in self.senders.values():
+            await senders.stop()
+
     async def end(self) -> None:
         """Check that each partition has each answered message once and in order, and derived it once and in order."""
         await asyncio.gather(*(senders.end() for senders in self.senders.values()))
@@ -81,7 +86,12 @@ async def is_derived(backend: RedisBackend) -> None:
 
 @asynccontextmanager
 async def opened(
-    cluster: RedisCluster, count: int, *, prefix: str | None = None, replicas: int | None = None
+    cluster: RedisCluster,
+    count: int,
+    *,
+    prefix: str | None = None,
+    replicas: int | None = None,
+    patience: float = 1.0,
 ) -> AsyncIterator[list[ClusterBackend]]:
     """Back ends of daemons. Their connections are named daemon-0, daemon-1 and so on."""
     prefix = prefix or f"{uuid4().hex}:"
@@ -90,7 +100,13 @@ async def opened(
         query = f"?client_name=daemon-{number}"
         while True:
             backend = cluster_backend(
-                cluster, prefix=prefix, query=query, partitions=PARTITIONS, timeout=_TIMEOUT, replicas=replicas
+                cluster,
+                prefix=prefix,
+                query=query,
+                partitions=PARTITIONS,
+                timeout=_TIMEOUT,
+                patience=patience,
+                replicas=replicas,
             )
             with suppress(Unavailable):  # the nodes of a busy machine may not answer in time
                 await backend.open(serving=True)
@@ -107,12 +123,15 @@ async def opened(
 
 
 @asynccontextmanager
-async def serving(cluster: RedisCluster, *, replicas: int | None = None) -> AsyncIterator[Daemons]:
-    async with opened(cluster, 2, replicas=replicas) as backends, AsyncExitStack() as stack:
+async def serving(
+    cluster: RedisCluster, *, replicas: int | None = None, patience: float = 1.0
+) -> AsyncIterator[Daemons]:
+    async with opened(cluster, 2, replicas=replicas, patience=patience) as backends, AsyncExitStack() as stack:
         for backend in backends:
             for partition in backend.backends:
                 await stack.enter_async_context(running(partition, Deriver(), patience=LONG))
         daemons = Daemons(cluster, backends)
+        stack.push_async_callback(daemons.stop)
         await daemons.more(20)
         yield daemons
         await daemons.end()

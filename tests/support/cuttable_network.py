@@ -38,6 +38,7 @@ class CuttableNetwork:
         """By client and server: how the two are cut off from each other."""
         self._connections: dict[asyncio.Task[None], tuple[str, str]] = {}
         """All proxied connections, each with its client and server."""
+        self._serving: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -83,13 +84,16 @@ class CuttableNetwork:
         self._run(heal())
 
     def end(self) -> None:
+        """All clients must have ended."""
+
         async def end() -> None:
+            # asyncio accepts a connection in a task, which is not cancelled: the connection would stay open.
+            while asyncio.all_tasks() - {asyncio.current_task()}:
+                for task in self._serving:
+                    task.cancel()
+                await asyncio.sleep(0)
             for server in self._servers:
                 server.close()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
 
         self._run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -104,6 +108,7 @@ class CuttableNetwork:
     ) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._serving.add(task)
         back = None
         with suppress(OSError, asyncio.CancelledError):
             address = writer.get_extra_info("peername")[0]
@@ -117,6 +122,7 @@ class CuttableNetwork:
                     self._pass(there, writer, lambda: pair in self._cuts),
                 )
         self._connections.pop(task, None)
+        self._serving.discard(task)
         for each in (writer, back):
             if each is not None:
                 each.transport.abort()

@@ -44,6 +44,12 @@ class Senders:
         self._ending = True
         await asyncio.gather(*self._tasks)
 
+    async def stop(self) -> None:
+        """Ends all senders, whether or not they have their answers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _send(self, backend: Backend, sender: int) -> None:
         count = 0
         while not self._ending:

@@ -59,7 +59,8 @@ async def test_daemons_that_do_not_reach_a_primary_wait_for_it_and_serve_all_oth
     cluster: RedisCluster, network: CuttableNetwork, how: str
 ) -> None:
     """The nodes see each other, so none is replaced."""
-    async with serving(cluster) as daemons:
+    # The patience is longer than any time for which a busy machine lets the process of this test wait.
+    async with serving(cluster, patience=4.0) as daemons:
         primary = cluster.primary_of_key(daemons.partitions[0].database.prefix)
         theirs = daemons.of_node(primary)
         rest = [name for name in daemons.senders if name not in theirs]
