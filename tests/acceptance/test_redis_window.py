@@ -197,18 +197,24 @@ def is_decided(shop: RedisShop, name: str) -> bool:
 
 
 @contextmanager
+def between_the_commits(shop: RedisShop, orders: Orders, daemon: Daemon) -> Iterator[str]:
+    """Inside the block the state has an order's attribution, and the journal does not and cannot be written."""
+    for _ in range(20):  # on a busy machine the daemon may be faster than the lock
+        # The lock may also hold up the step before, whose note would stay.
+        name = orders.send(daemon, alone=True)
+        with locked(shop.folder / "journal.db"):
+            if not is_decided(shop, name):
+                # The consumer may have met the lock before; then it tries again after half a minute at most.
+                wait_until(partial(noted, shop, name), 60)
+                yield name
+                return
+    raise AssertionError("the daemon is always faster than the lock")
+
+
+@contextmanager
 def killed_between_the_commits(shop: RedisShop, orders: Orders) -> Iterator[str]:
-    """Kills a daemon when the state has an order's attribution and the journal does not."""
-    with Daemon(shop.config) as daemon:
-        for _ in range(20):  # on a busy machine the daemon may be faster than the lock
-            # The lock may also hold up the step before, whose note would stay.
-            name = orders.send(daemon, alone=True)
-            with locked(shop.folder / "journal.db"):
-                if not is_decided(shop, name):
-                    # The consumer may have met the lock before; then it tries again after half a minute at most.
-                    wait_until(lambda name=name: noted(shop, name), 60)  # type: ignore[misc]  # mypy cannot infer it
-                    daemon.kill()
-                    break
+    with Daemon(shop.config) as daemon, between_the_commits(shop, orders, daemon) as name:
+        daemon.kill()
     assert not is_decided(shop, name)
     yield name
 
@@ -229,9 +235,7 @@ def test_a_journal_that_fails_between_the_two_commits(tmp_path: Path) -> None:
         orders = Orders(shop)
         with shop.serve() as daemon:
             for _ in range(2):
-                name = orders.send(daemon)
-                with locked(shop.folder / "journal.db"):
-                    wait_until(partial(noted, shop, name))
+                with between_the_commits(shop, orders, daemon):
                     wait_until(lambda: daemon.ops("/readyz").status == 503)
                 wait_until(lambda: daemon.ops("/readyz").status == 200)
             orders.are_right(daemon)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -18,7 +19,7 @@ from .cluster.connections import SlotPool
 from .durability import Durability, ask
 from .link import Link, LinkOptions, explain
 from .sentinel import SentinelPool
-from .servers import address_of
+from .servers import address_of, answer_within
 from .state import make_entries
 
 __all__ = ["Database", "literal"]
@@ -60,10 +61,13 @@ class Database:
         told, self.link = self.link.told, self._make_link(serving=serving)
         self.link.told = told  # a partition that is away is opened again and again
         self.forget()
-        async with asyncio.timeout(self._timeout):
-            # Connect first: a server may refuse to answer the questions below, but the connection must work.
+
+        async def connect_and_ask() -> Durability:
+            # Connect first: a server may refuse to answer the questions, but the connection must work.
             await self._pool.release(await self._pool.get_connection())
             return await ask(self._client)
+
+        return await answer_within(self._timeout, connect_and_ask)
 
     def forget(self) -> None:
         """Begin with an empty cache."""
@@ -89,7 +93,7 @@ class Database:
 
     async def durability(self) -> Durability:
         """Raises `Unavailable`."""
-        return await self._asked(ask(self._client))
+        return await self._asked(partial(ask, self._client))
 
     async def pipeline(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The answers to reading commands. Raises `Unavailable`, also if another store answers or a part of it."""
@@ -118,7 +122,7 @@ class Database:
             return answers[: len(commands)]
 
         known = self.link.store_id.encode()
-        return await self._asked(ask_all())
+        return await self._asked(ask_all)
 
     async def size(self, fields: int) -> StoreSize:
         """The size of the server's data, or the share of the slot in it. Raises `Unavailable`."""
@@ -170,10 +174,9 @@ class Database:
             after_all: dict[Any, Any] = dict.fromkeys(streams, f"{after}-0")
             return bool(await self._client.xread(after_all, count=1, block=milliseconds))
 
-    async def _asked(self, question: Awaitable[_T]) -> _T:
+    async def _asked(self, question: Callable[[], Awaitable[_T]]) -> _T:
         try:
-            async with asyncio.timeout(self._timeout):
-                return await question
+            return await answer_within(self._timeout, question)
         except (RedisError, OSError, TimeoutError) as error:
             raise Unavailable(f"The store cannot be read at the moment: {explain(error)}.") from error
 

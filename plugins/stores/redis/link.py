@@ -35,7 +35,7 @@ from ingestd.api.backend import describe_partition
 from ingestd.api.errors import Failed, Unavailable
 
 from .scripts import BATCH, decode_answers
-from .servers import address_of
+from .servers import address_of, stood_still
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
@@ -263,6 +263,7 @@ class Link:
         """Read answers until no batch is in flight."""
         try:
             while self._in_flight:
+                began = time.monotonic()
                 try:
                     async with asyncio.timeout(self._timeout):
                         if self._connection is None:
@@ -270,7 +271,8 @@ class Link:
                         answers = await self._read_answers(self._connection, self._in_flight[0])
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
-                    if time.monotonic() + _PAUSE >= self._in_flight[0].deadline or _is_final(error):
+                    is_over = time.monotonic() + _PAUSE >= self._in_flight[0].deadline
+                    if (is_over and not stood_still(began, self._timeout)) or _is_final(error):
                         self._give_up(error)
                     else:
                         await asyncio.sleep(_PAUSE)

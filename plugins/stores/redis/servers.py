@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from redis import asyncio as aioredis
@@ -11,7 +13,7 @@ from redis.asyncio.connection import AbstractConnection, Connection, ConnectionP
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.driver_info import DriverInfo
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
@@ -19,7 +21,9 @@ from ingestd.api.options import Address
 from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
 
-__all__ = ["address_of", "connection_options", "greet", "make_pool"]
+__all__ = ["address_of", "answer_within", "connection_options", "greet", "make_pool", "stood_still"]
+
+_T = TypeVar("_T")
 
 _DRIVER = DriverInfo()
 
@@ -34,6 +38,26 @@ def connection_options(timeout: float) -> dict[str, Any]:
         "client_name": "ingestd",
         "driver_info": _DRIVER,  # otherwise redis-py reads its version from a file for each connection
     }
+
+
+def stood_still(since: float, timeout: float) -> bool:
+    """Whether an attempt since then, by time.monotonic(), has failed because this process stood still (Ctrl-Z).
+
+    It took twice its time. So Redis may have answered, and the attempt does not count.
+    """
+    return time.monotonic() - since >= 2 * timeout
+
+
+async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+    """The answer within seconds in which this process runs. Raises `RedisError`, `OSError`, `TimeoutError`."""
+    while True:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                return await ask()
+        except (RedisError, OSError, TimeoutError):
+            if not stood_still(began, seconds):
+                raise
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:

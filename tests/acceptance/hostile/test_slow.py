@@ -17,7 +17,7 @@ from tests.support.daemon import Daemon, Reply, Shop
 from tests.support.forked import short_times
 from tests.support.rawhttp import Client, assert_refused, counting, event, head, outcomes, post, quiet
 
-HEADER_TIMEOUT, BODY_TIMEOUT, IDLE_TIMEOUT = 1.0, 1.2, 1.0
+HEADER_TIMEOUT, BODY_TIMEOUT, IDLE_TIMEOUT = 1.0, 1.2, 3.0
 # The daemon checks its timeouts at intervals, and a busy machine is late.
 PATIENCE = 30.0
 

@@ -22,6 +22,7 @@ from ingestd.api.options import Address
 from ..backend import RedisBackend, describe_daemons, lacking_replicas
 from ..beats import Beats
 from ..link import explain
+from ..servers import answer_within
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology
 from .topology import SLOTS, Topology, partition_tags
@@ -127,7 +128,7 @@ class ClusterBackend(Backend):
     async def _refresh(self) -> None:
         """Ask the nodes anew. Raises `Unavailable` or `ConfigError`."""
         try:
-            await self.topology.refresh()
+            await answer_within(self.options.timeout, self.topology.refresh)
         except (AuthenticationError, NoPermissionError) as error:
             raise ConfigError(f"the Redis Cluster refuses access: {explain(error)}") from error
         except (RedisError, OSError, TimeoutError) as error:

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -226,6 +226,26 @@ async def test_a_short_stop_is_only_a_delay(server: RedisServer) -> None:
         await asyncio.gather(*appends)
         assert backend.problem() is None
         assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
+
+
+async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer) -> None:
+    """As after Ctrl-Z and `fg`. Redis has answered, so this is no failure of Redis."""
+    pool = make_pool(server.url, (), timeout=TIMEOUT)
+    backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
+
+    async def stand_still(work: Awaitable[object]) -> None:
+        begun = asyncio.ensure_future(work)
+        for _ in range(6):  # until it waits for Redis
+            await asyncio.sleep(0)
+        assert not begun.done()
+        time.sleep(2 * TIMEOUT + PATIENCE + 0.1)  # noqa: ASYNC251 - it is to stop the whole process
+        await begun
+
+    await stand_still(backend.open(serving=False))
+    await stand_still(append(backend, "e-1"))
+    await stand_still(backend.database.durability())
+    assert await stored(backend) == ["e-1"]
+    await backend.close()
 
 
 async def test_a_server_that_is_a_replica_for_a_moment_is_only_a_delay(server: RedisServer) -> None:
