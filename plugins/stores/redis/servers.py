@@ -50,14 +50,14 @@ def stood_still(since: float, timeout: float) -> bool:
 
 async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
     """The answer within seconds in which this process runs. Raises `RedisError`, `OSError`, `TimeoutError`."""
-    while True:
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(seconds):
-                return await ask()
-        except (RedisError, OSError, TimeoutError):
-            if not stood_still(began, seconds):
-                raise
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(seconds):
+            return await ask()
+    except (RedisError, OSError, TimeoutError):
+        if not stood_still(began, seconds):
+            raise
+    return await answer_within(seconds, ask)
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:
