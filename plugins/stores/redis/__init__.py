@@ -16,6 +16,8 @@ from ingestd.api.options import Options as BaseOptions
 
 __all__ = ["RedisPlugin"]
 
+_LONGEST_PATIENCE = Duration.parse("5m")  # `_REPEATED` in link.py
+
 
 class RedisPlugin:
     class Options(BaseOptions):
@@ -37,6 +39,9 @@ class RedisPlugin:
             self._sentinels = [Address.parse(sentinel) for sentinel in self._options.sentinels]
         except ValueError as error:
             raise ConfigError(f"plugins.redis.sentinels: {error}") from None
+        if self._options.patience > _LONGEST_PATIENCE:
+            reason = f"expected at most {_LONGEST_PATIENCE}: what is sent again later, Redis could store twice"
+            raise ConfigError(f"plugins.redis.patience: {reason}")
         self._made: list[Any] = []
 
     @hookimpl

@@ -35,6 +35,7 @@ from ingestd.api.backend import describe_partition
 from ingestd.api.errors import Failed, Unavailable
 
 from .scripts import BATCH, decode_answers
+from .server_clock import monotonic
 from .servers import address_of, stood_still
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
@@ -56,6 +57,7 @@ _SOME = 12  # operations that are sent before the turn ends, so that Redis works
 _IN_FLIGHT = 4  # batches without an answer
 _PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
+_REPEATED = 300.0  # seconds in which a batch may be sent again: half of REMEMBERED in batch.lua
 _GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
 
 _encoder = msgspec.msgpack.Encoder()
@@ -86,7 +88,7 @@ class _Batch(NamedTuple):
     """The id of the batch. Redis keeps the answers under it."""
     asked: bytes
     thens: Sequence[Then]
-    deadline: float
+    made_at: int
     waits: bool
     """Whether the answer waits for replicas."""
 
@@ -255,15 +257,14 @@ class Link:
             count += 1
         some, self._waiting = self._waiting[:count], self._waiting[count:]
         operations = _encoder.encode([asked.operation for asked in some])
-        deadline = time.monotonic() + self._patience
         waits = self._replicas > 0 and any(asked.writes for asked in some)
-        return _Batch(next(self._batch_ids).encode(), operations, [asked.then for asked in some], deadline, waits)
+        return _Batch(next(self._batch_ids).encode(), operations, [asked.then for asked in some], monotonic(), waits)
 
     async def _read(self) -> None:
         """Read answers until no batch is in flight."""
         try:
             while self._in_flight:
-                began = time.monotonic()
+                began = monotonic()
                 try:
                     async with asyncio.timeout(self._timeout):
                         if self._connection is None:
@@ -271,8 +272,9 @@ class Link:
                         answers = await self._read_answers(self._connection, self._in_flight[0])
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
-                    is_over = time.monotonic() + _PAUSE >= self._in_flight[0].deadline
-                    if (is_over and not stood_still(began, self._timeout)) or _is_final(error):
+                    age = _age(self._in_flight[0])
+                    is_over = age + _PAUSE >= self._patience and not stood_still(began, self._timeout)
+                    if is_over or age >= _REPEATED or _is_final(error):
                         self._give_up(error)
                     else:
                         await asyncio.sleep(_PAUSE)
@@ -297,6 +299,8 @@ class Link:
             await connection.read_response()
             sent = 0
             while sent < len(self._in_flight):  # more may come meanwhile
+                if _age(self._in_flight[sent]) >= _REPEATED:
+                    raise TimeoutError  # Redis may have forgotten that it has done it, and would do it twice
                 await self._send_batch(connection, self._in_flight[sent], is_first=not sent)
                 sent += 1
         except BaseException:
@@ -541,6 +545,10 @@ def explain(error: BaseException) -> str:
     if isinstance(error, MovedError):
         return "its slot has moved to another node"
     return str(error).removeprefix(f"{LOST} ").removeprefix(f"{NEWER} ").rstrip(".") or type(error).__name__
+
+
+def _age(batch: _Batch) -> float:
+    return (monotonic() - batch.made_at) / 1000
 
 
 def _is_final(error: BaseException) -> bool:

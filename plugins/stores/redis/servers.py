@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from ingestd.api.options import Address
 
 from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
+from .server_clock import monotonic
 
 __all__ = ["address_of", "answer_within", "connection_options", "greet", "make_pool", "stood_still"]
 
@@ -40,17 +40,17 @@ def connection_options(timeout: float) -> dict[str, Any]:
     }
 
 
-def stood_still(since: float, timeout: float) -> bool:
-    """Whether an attempt since then, by time.monotonic(), has failed because this process stood still (Ctrl-Z).
+def stood_still(since: int, timeout: float) -> bool:
+    """Whether this process stood still during a failed attempt (Ctrl-Z), so that Redis may have answered.
 
-    It took twice its time. So Redis may have answered, and the attempt does not count.
+    `since` is by `monotonic`. The attempt took twice its time.
     """
-    return time.monotonic() - since >= 2 * timeout
+    return monotonic() - since >= 2000 * timeout
 
 
 async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
     """The answer within seconds in which this process runs. Raises `RedisError`, `OSError`, `TimeoutError`."""
-    began = time.monotonic()
+    began = monotonic()
     try:
         async with asyncio.timeout(seconds):
             return await ask()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ingestd.api.errors import ConfigError
-from ingestd.api.options import Address
+from ingestd.api.options import Address, Duration
 from ingestd.plugins.stores.redis import RedisPlugin
 from ingestd.plugins.stores.redis.cluster.connections import make_topology, parse_cluster_url
 from ingestd.plugins.stores.redis.cluster.topology import Claim, read_answer
@@ -60,6 +60,12 @@ def test_options_that_a_cluster_cannot_have(options: RedisPlugin.Options, reason
     RedisPlugin(options).register_stores(made.__setitem__)
     with pytest.raises(ConfigError, match=reason):
         made["redis+cluster"]("redis+cluster://one:1/", tmp_path)
+
+
+def test_a_patience_beyond_the_memory_of_redis_is_refused() -> None:
+    RedisPlugin(RedisPlugin.Options(patience=Duration.parse("5m")))
+    with pytest.raises(ConfigError, match=r"plugins\.redis\.patience: expected at most 5m: .* twice"):
+        RedisPlugin(RedisPlugin.Options(patience=Duration.parse("301s")))
 
 
 def test_the_claims_of_a_node_have_its_addresses_and_epochs() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -228,24 +229,51 @@ async def test_a_short_stop_is_only_a_delay(server: RedisServer) -> None:
         assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
 
 
+STILL = 2 * TIMEOUT + PATIENCE + 0.1
+
+
+async def stand_still(work: Awaitable[object]) -> None:
+    """Stop the whole process while it waits for Redis."""
+    begun = asyncio.ensure_future(work)
+    for _ in range(6):  # until it waits
+        await asyncio.sleep(0)
+    assert not begun.done()
+    time.sleep(STILL)  # noqa: ASYNC251 - nothing else is to run
+    await begun
+
+
 async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer) -> None:
     """As after Ctrl-Z and `fg`. Redis has answered, so this is no failure of Redis."""
     pool = make_pool(server.url, (), timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
-
-    async def stand_still(work: Awaitable[object]) -> None:
-        begun = asyncio.ensure_future(work)
-        for _ in range(6):  # until it waits for Redis
-            await asyncio.sleep(0)
-        assert not begun.done()
-        time.sleep(2 * TIMEOUT + PATIENCE + 0.1)  # noqa: ASYNC251 - it is to stop the whole process
-        await begun
-
     await stand_still(backend.open(serving=False))
     await stand_still(append(backend, "e-1"))
     await stand_still(backend.database.durability())
     assert await stored(backend) == ["e-1"]
     await backend.close()
+
+
+@pytest.mark.logs(CANNOT)
+async def test_a_batch_that_redis_may_have_forgotten_is_not_sent_again(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis would do it twice."""
+    monkeypatch.setattr("ingestd.plugins.stores.redis.link._REPEATED", STILL)
+    async with opened(server.url) as backend:
+        await backend.journal.last()
+
+        def forget() -> None:
+            with server.client() as client:
+                for key in client.scan_iter("shop:batch:*"):
+                    client.delete(key)
+
+        forgetting = threading.Timer(STILL / 2, forget)
+        forgetting.start()
+        with pytest.raises(Unavailable):
+            await stand_still(append(backend, "once"))
+        forgetting.join()
+        await until(lambda: backend.problem() is None)
+        assert await stored(backend) == ["once"]
 
 
 async def test_a_server_that_is_a_replica_for_a_moment_is_only_a_delay(server: RedisServer) -> None:
