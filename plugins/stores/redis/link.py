@@ -36,7 +36,7 @@ from ingestd.api.errors import Failed, Unavailable
 
 from .scripts import BATCH, decode_answers
 from .server_clock import monotonic
-from .servers import address_of, stood_still
+from .servers import PAUSE, address_of, stood_still
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
@@ -55,7 +55,6 @@ PIECE_BYTES = 512 << 10
 _MANY = 500  # operations or records of one batch: while Redis runs it, others wait
 _SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
 _IN_FLIGHT = 4  # batches without an answer
-_PAUSE = 0.05  # seconds before a batch is sent again
 _PROBE = 0.5  # seconds
 _REPEATED = 300.0  # seconds in which a batch may be sent again: half of REMEMBERED in batch.lua
 _GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
@@ -273,11 +272,11 @@ class Link:
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
                     age = _age(self._in_flight[0])
-                    is_over = age + _PAUSE >= self._patience and not stood_still(began, self._timeout)
+                    is_over = age + PAUSE >= self._patience and not stood_still(began, self._timeout)
                     if is_over or age >= _REPEATED or _is_final(error):
                         self._give_up(error)
                     else:
-                        await asyncio.sleep(_PAUSE)
+                        await asyncio.sleep(PAUSE)
                 else:
                     batch = self._in_flight.popleft()
                     if batch.waits or not self._replicas:  # reading alone does not tell whether events can be stored

@@ -21,7 +21,9 @@ from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
 from .server_clock import monotonic
 
-__all__ = ["address_of", "answer_within", "connection_options", "greet", "make_pool", "stood_still"]
+__all__ = ["PAUSE", "address_of", "answer_within", "connection_options", "greet", "make_pool", "stood_still"]
+
+PAUSE = 0.05  # seconds before another attempt
 
 _T = TypeVar("_T")
 
@@ -41,10 +43,7 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def stood_still(since: int, timeout: float) -> bool:
-    """Whether this process stood still during a failed attempt (Ctrl-Z), so that Redis may have answered.
-
-    `since` is by `monotonic`. The attempt took twice its time.
-    """
+    """Whether a failed attempt took twice its time: this process stood still (Ctrl-Z). `since` is by `monotonic`."""
     return monotonic() - since >= 2000 * timeout
 
 
@@ -57,6 +56,7 @@ async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
     except (RedisError, OSError, TimeoutError):
         if not stood_still(began, seconds):
             raise
+    await asyncio.sleep(PAUSE)  # what has failed with this attempt ends first, such as a cluster's refresh
     return await answer_within(seconds, ask)
 
 

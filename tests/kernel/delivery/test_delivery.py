@@ -235,7 +235,8 @@ async def test_delivery_waits_for_room_on_a_full_disk(tmp_path: Path) -> None:
                 await until(lambda: status.position == 2)
                 await append(backend, rest)
                 await until(lambda: status.failures >= 3)
-                assert status.position == 2
+                # Smaller batches may still fit. What counts as delivered is in the file.
+                assert 2 <= status.position <= path.read_bytes()[start:].count(b"\n") < 102
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

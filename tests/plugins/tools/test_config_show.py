@@ -73,6 +73,7 @@ SPECIAL = {
     "plugins.scrub.hash": st.nothing(),  # needs a secret
     "plugins.scrub.secret": st.nothing(),  # printed as ***
     "plugins.redis.prefix": st.text("ab:*é", min_size=1, max_size=64),
+    "plugins.redis.patience": st.builds("{}s".format, st.integers(1, 300)),
     "plugins.redis.partitions": st.integers(1, 1024),
     "plugins.redis.sentinels": st.lists(VALUES[Address], max_size=2),
     "plugins.redis.sentinel_password": st.nothing(),  # printed as ***

@@ -38,6 +38,7 @@ from tests.support.redis_cluster import RedisCluster, cluster_backend, redis_clu
 from tests.support.redis_pieces import entries_of_journal
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.senders import LONG, NOW, texts
+from tests.support.standstill import stand_still
 
 PROMPT = 10.0
 """The seconds within which the daemons share the work anew."""
@@ -228,6 +229,15 @@ async def test_a_node_that_comes_back_with_old_data_is_noticed_by_its_partitions
 
 def has_lost(daemon: ClusterBackend, lost: Sequence[bool]) -> bool:
     return [each.store.losses == 1 for each in daemon.backends] == lost and daemon.problem() is None
+
+
+@pytest.mark.parametrize("turns", [3, 20, 60])
+async def test_a_process_that_stands_still_while_it_opens_a_cluster_asks_again(
+    cluster: RedisCluster, turns: int
+) -> None:
+    backend = cluster_backend(cluster, prefix="still:")
+    await stand_still(backend.open(serving=False), 2.0, turns)
+    await backend.close()
 
 
 async def test_the_number_of_partitions_cannot_change(cluster: RedisCluster) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import random
 import re
 import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -26,12 +25,14 @@ from tests.support.journals import read_all, until
 from tests.support.ports import free_port
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, make_certificate, redis_server
+from tests.support.standstill import stand_still
 
 NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 DAY = 86_400_000
 TIMEOUT = 0.5
 PATIENCE = 1.0
 BOUND = TIMEOUT + PATIENCE + 1.0
+STILL = 2 * TIMEOUT + PATIENCE + 0.1
 DOCS = Path(__file__).parents[4] / "docs"
 
 CANNOT = "ingestd.redis WARNING events cannot be stored: "
@@ -229,26 +230,13 @@ async def test_a_short_stop_is_only_a_delay(server: RedisServer) -> None:
         assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
 
 
-STILL = 2 * TIMEOUT + PATIENCE + 0.1
-
-
-async def stand_still(work: Awaitable[object]) -> None:
-    """Stop the whole process while it waits for Redis."""
-    begun = asyncio.ensure_future(work)
-    for _ in range(6):  # until it waits
-        await asyncio.sleep(0)
-    assert not begun.done()
-    time.sleep(STILL)  # noqa: ASYNC251 - nothing else is to run
-    await begun
-
-
 async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer) -> None:
     """As after Ctrl-Z and `fg`. Redis has answered, so this is no failure of Redis."""
     pool = make_pool(server.url, (), timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
-    await stand_still(backend.open(serving=False))
-    await stand_still(append(backend, "e-1"))
-    await stand_still(backend.database.durability())
+    await stand_still(backend.open(serving=False), STILL)
+    await stand_still(append(backend, "e-1"), STILL)
+    await stand_still(backend.database.durability(), STILL)
     assert await stored(backend) == ["e-1"]
     await backend.close()
 
@@ -261,17 +249,17 @@ async def test_a_batch_that_redis_may_have_forgotten_is_not_sent_again(
     monkeypatch.setattr("ingestd.plugins.stores.redis.link._REPEATED", STILL)
     async with opened(server.url) as backend:
         await backend.journal.last()
+        with server.client() as client:
+            client.client_pause(60_000, all=False)  # the batch is stored only while the process stands still
 
-        def forget() -> None:
-            with server.client() as client:
-                for key in client.scan_iter("shop:batch:*"):
-                    client.delete(key)
+            def forget() -> None:
+                client.client_unpause()
+                while not (remembered := [*client.scan_iter("shop:batch:*")]):
+                    pass
+                client.delete(*remembered)
 
-        forgetting = threading.Timer(STILL / 2, forget)
-        forgetting.start()
-        with pytest.raises(Unavailable):
-            await stand_still(append(backend, "once"))
-        forgetting.join()
+            with pytest.raises(Unavailable):
+                await stand_still(append(backend, "once"), STILL, meanwhile=forget)
         await until(lambda: backend.problem() is None)
         assert await stored(backend) == ["once"]
 
