@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -120,6 +121,7 @@ async def redis_proxy(target: int) -> AsyncIterator[RedisProxy]:
     proxy = RedisProxy(target)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]
+    server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK)  # so that `hold` soon stops a sender
     try:
         yield proxy
     finally:

@@ -36,7 +36,7 @@ from ingestd.api.errors import Failed, Unavailable
 
 from .scripts import BATCH, decode_answers
 from .server_clock import monotonic
-from .servers import PAUSE, address_of, stood_still
+from .servers import PAUSE, address_of, hang_up, lateness, prepare_to_hang_up
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
@@ -120,6 +120,7 @@ class Link:
 
     tenants: int | None = None
     """As `Store.tenants`, for the log."""
+    _transport: asyncio.WriteTransport | None = None
 
     def __init__(
         self, make_connection: Callable[[], AbstractConnection], options: LinkOptions, *, serving: bool = False
@@ -238,12 +239,15 @@ class Link:
     async def _send_next(self) -> None:
         batch = self._make_batch()
         self._in_flight.append(batch)
-        if self._connection is not None:  # otherwise the reader connects, and sends all batches in flight
+        connection = self._connection
+        if connection is not None:  # otherwise the reader connects, and sends all batches in flight
             try:
-                await self._send_batch(self._connection, batch)
-            except (RedisError, OSError) as error:
+                async with asyncio.timeout(self._timeout):  # a dead server takes no more than fits in buffers
+                    await self._send_batch(connection, batch)
+            except (RedisError, OSError, TimeoutError) as error:
                 _log.debug("sending: %s", error)
-                await self.leave()  # the reader notices it
+                if self._connection is connection:
+                    await self.leave()  # the reader notices it
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
@@ -261,6 +265,7 @@ class Link:
 
     async def _read(self) -> None:
         """Read answers until no batch is in flight."""
+        stood_still = 0.0  # seconds in which this process stood still, so that they are not of the patience
         try:
             while self._in_flight:
                 began = monotonic()
@@ -272,12 +277,14 @@ class Link:
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
                     age = _age(self._in_flight[0])
-                    is_over = age + PAUSE >= self._patience and not stood_still(began, self._timeout)
+                    stood_still += lateness(began, self._timeout)
+                    is_over = age - stood_still + PAUSE >= self._patience
                     if is_over or age >= _REPEATED or _is_final(error):
                         self._give_up(error)
                     else:
                         await asyncio.sleep(PAUSE)
                 else:
+                    stood_still = 0.0
                     batch = self._in_flight.popleft()
                     if batch.waits or not self._replicas:  # reading alone does not tell whether events can be stored
                         self._mended()
@@ -290,9 +297,10 @@ class Link:
 
     async def _connect(self) -> None:
         """Connect, and send again all batches without an answer."""
-        connection = self._make_connection()
+        connection, self._transport = self._make_connection(), None
         try:
             await connection.connect()
+            self._transport = prepare_to_hang_up(connection)
             self._note_server(address_of(connection))
             await connection.send_command("SCRIPT", "LOAD", BATCH)
             await connection.read_response()
@@ -303,7 +311,7 @@ class Link:
                 await self._send_batch(connection, self._in_flight[sent], is_first=not sent)
                 sent += 1
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection, self._transport)
             raise
         self._connection = connection
         self.connected_at = time.monotonic()
@@ -430,7 +438,7 @@ class Link:
         """Cut the connection. Batches without an answer are sent again on a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection, self._transport)
 
     def go_on(self, store_id: str, last: int, heartbeats: int) -> None:
         """Use this store from now on."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,9 +23,22 @@ from ...redis_urls import check_redis_url, unknown_option
 from .sentinel import SentinelPool, Sentinels
 from .server_clock import monotonic
 
-__all__ = ["PAUSE", "address_of", "answer_within", "connection_options", "greet", "make_pool", "stood_still"]
+__all__ = [
+    "PAUSE",
+    "address_of",
+    "answer_within",
+    "connection_options",
+    "greet",
+    "hang_up",
+    "lateness",
+    "make_pool",
+    "prepare_to_hang_up",
+]
 
 PAUSE = 0.05  # seconds before another attempt
+_ATTEMPTS = 3  # a loop that is held again and again must not hide an outage
+_LATE = 0.05  # seconds
+_DROP = struct.pack("ii", 1, 0)
 
 _T = TypeVar("_T")
 
@@ -42,22 +57,43 @@ def connection_options(timeout: float) -> dict[str, Any]:
     }
 
 
-def stood_still(since: int, timeout: float) -> bool:
-    """Whether a failed attempt took twice its time: this process stood still (Ctrl-Z). `since` is by `monotonic`."""
-    return monotonic() - since >= 2000 * timeout
+def lateness(since: int, seconds: float) -> float:
+    """The seconds that an attempt took beyond its time, because this process stood still. `since` is by `monotonic`."""
+    return max(0.0, (monotonic() - since) / 1000 - seconds)
 
 
 async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
-    """The answer within seconds in which this process runs. Raises `RedisError`, `OSError`, `TimeoutError`."""
-    began = monotonic()
-    try:
-        async with asyncio.timeout(seconds):
-            return await ask()
-    except (RedisError, OSError, TimeoutError):
-        if not stood_still(began, seconds):
-            raise
-    await asyncio.sleep(PAUSE)  # what has failed with this attempt ends first, such as a cluster's refresh
-    return await answer_within(seconds, ask)
+    """The answer within seconds in which this process runs. Raises `RedisError`, `OSError`, `TimeoutError`.
+
+    If the process stood still (Ctrl-Z) during an attempt, Redis may have answered, so it is asked again.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        began = monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                return await ask()
+        except (RedisError, OSError, TimeoutError):
+            if lateness(began, seconds) < _LATE:
+                raise
+        await asyncio.sleep(PAUSE)  # what has failed with this attempt ends first, such as a cluster's refresh
+    async with asyncio.timeout(seconds):
+        return await ask()
+
+
+def prepare_to_hang_up(connection: AbstractConnection) -> asyncio.WriteTransport:
+    """Prepare an open connection for `hang_up`. Returns its transport, which redis-py forgets at an error."""
+    assert connection._writer is not None
+    transport = connection._writer.transport
+    # Otherwise Linux sends what it has after the end of the connection too.
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
+    return transport
+
+
+async def hang_up(connection: AbstractConnection, transport: asyncio.WriteTransport | None) -> None:
+    """Cut a connection whose server may be dead. Drop what is not sent yet: Redis would do it at any later time."""
+    if transport is not None:
+        transport.abort()  # redis-py closes it only once all is sent
+    await connection.disconnect(nowait=True)
 
 
 def make_pool(url: str, sentinels: Sequence[Address], *, timeout: float, password: str | None = None) -> ConnectionPool:

@@ -183,6 +183,37 @@ async def test_a_fault_is_reported_in_time_and_the_daemon_recovers(fault: Fault,
 
 
 @pytest.mark.logs(CANNOT)
+async def test_a_network_that_takes_no_data_is_a_fault(server: RedisServer) -> None:
+    """Megabytes fill all buffers, so that the daemon cannot even send."""
+    async with redis_proxy(server.port) as proxy, opened(proxy.url) as backend:
+        await append(backend, "before")
+        proxy.hold()
+        large = [refused(backend, f"large {number}".ljust(1_500_000)) for number in range(8)]
+        assert max(await asyncio.gather(*large)) < BOUND
+        proxy.let_go()
+        await until(lambda: backend.problem() is None)
+        # The rest of a batch is not sent later, when Redis may have forgotten that it has done it already.
+        assert await stored(backend) == ["before"]
+
+
+@pytest.mark.logs(CANNOT)
+async def test_a_held_loop_does_not_hide_an_outage(server: RedisServer) -> None:
+    async def hold() -> None:
+        while True:
+            await asyncio.sleep(0.9 * TIMEOUT)
+            time.sleep(0.4 * TIMEOUT)  # noqa: ASYNC251 - it is to hold the loop
+
+    async with opened(server.url) as backend:
+        with stopped(server):
+            holding = asyncio.create_task(hold())
+            for ask in (append(backend, "refused"), backend.database.durability()):
+                with pytest.raises(Unavailable):
+                    await ask
+            holding.cancel()
+        await until(lambda: backend.problem() is None)
+
+
+@pytest.mark.logs(CANNOT)
 async def test_everything_answered_is_there_after_many_kills(server: RedisServer) -> None:
     answered: list[str] = []
     sent: list[str] = []
@@ -230,13 +261,14 @@ async def test_a_short_stop_is_only_a_delay(server: RedisServer) -> None:
         assert await stored(backend) == ["before", *(f"{number}" for number in range(20))]
 
 
-async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer) -> None:
+@pytest.mark.parametrize("seconds", [1.2 * TIMEOUT, STILL])
+async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer, seconds: float) -> None:
     """As after Ctrl-Z and `fg`. Redis has answered, so this is no failure of Redis."""
     pool = make_pool(server.url, (), timeout=TIMEOUT)
     backend = RedisBackend(pool, prefix="shop:", timeout=TIMEOUT, patience=PATIENCE)
-    await stand_still(backend.open(serving=False), STILL)
-    await stand_still(append(backend, "e-1"), STILL)
-    await stand_still(backend.database.durability(), STILL)
+    await stand_still(backend.open(serving=False), seconds)
+    await stand_still(append(backend, "e-1"), seconds)
+    await stand_still(backend.database.durability(), seconds)
     assert await stored(backend) == ["e-1"]
     await backend.close()
 
