@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from itertools import takewhile
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -88,11 +89,11 @@ class KafkaSink(Sink):
 
     async def write(self, batch: Sequence[Record]) -> None:
         try:
-            await self._run(self._write, batch)
+            await self._send(batch)
         except Unregistered as error:
             assert self._registry is not None
             await self._registry.register(error.subjects)
-            await self._run(self._write, batch)
+            await self._send(batch)
 
     async def check(self) -> None:
         stop = Event()
@@ -121,12 +122,22 @@ class KafkaSink(Sink):
         finally:
             stop.set()
 
+    async def _send(self, batch: Sequence[Record]) -> None:
+        settled: list[Message] = []
+        try:
+            await self._run(self._write, batch, settled)
+        except Exception:  # not after a cancellation: the records come again, also if the brokers have them by now
+            self._producer.forget(settled)
+            raise
+        self._producer.forget(settled)
+
     def _open(self, stop: Event) -> None:
         self._topics.forget()
         self._producer.connect()  # first, because it takes half a second until it can send
         self._topics.reach(self._static, stop)
 
-    def _write(self, batch: Sequence[Record], stop: Event) -> None:
+    def _write(self, batch: Sequence[Record], settled: list[Message], stop: Event) -> None:
+        """`settled` gets the messages that do not come again."""
         messages = self._messages(batch)
         topics = {message.topic for message in messages}
         try:
@@ -134,17 +145,20 @@ class KafkaSink(Sink):
             try:
                 self._producer.send(messages, stop)
             except TooLarge:
-                self._sift(messages, stop)
+                self._sift(messages, settled, stop)
         except Unacknowledged as error:
             self._topics.forget()
             reason = self._topics.shortage(topics, stop) or error.reason or "they are slow, or a quota is exceeded"
-            written = self._written(messages, stop)
-            raise SinkRetry(f"the brokers do not acknowledge messages in time: {reason}", written=written) from None
+            settled += self._written(messages)
+            raise SinkRetry(
+                f"the brokers do not acknowledge messages in time: {reason}", written=len(settled)
+            ) from None
         except (SinkRetry, SinkFailure) as error:
             self._topics.forget()
-            error.written = self._written(messages, stop)
+            settled += self._written(messages)
+            error.written = len(settled)
             raise
-        self._forget(messages, stop)
+        settled += messages
 
     def _messages(self, batch: Sequence[Record]) -> list[Message]:
         messages: list[Message] = []
@@ -163,17 +177,11 @@ class KafkaSink(Sink):
             raise SinkReject(rejected)
         return messages
 
-    def _written(self, messages: Sequence[Message], stop: Event) -> int:
-        """The number of messages, from the first, that the brokers have. They do not come again."""
-        written = next((index for index, each in enumerate(messages) if not self._producer.has(each)), len(messages))
-        self._forget(messages[:written], stop)
-        return written
+    def _written(self, messages: Sequence[Message]) -> list[Message]:
+        """The first messages, which the brokers have."""
+        return [*takewhile(self._producer.has, messages)]
 
-    def _forget(self, messages: Sequence[Message], stop: Event) -> None:
-        if not stop.is_set():  # otherwise nobody waits for this write, and its records come again
-            self._producer.forget(messages)
-
-    def _sift(self, messages: Sequence[Message], stop: Event) -> None:
+    def _sift(self, messages: Sequence[Message], settled: list[Message], stop: Event) -> None:
         """Send the messages one by one, to find those that are too large."""
         until = time.monotonic() + _SIFTING
         rejected: dict[int, str] = {}
@@ -189,7 +197,7 @@ class KafkaSink(Sink):
             if not rejected:
                 raise
         if rejected:
-            self._forget(messages[:written], stop)
+            settled += messages[:written]
             raise SinkReject(rejected, written=written)
         self._producer.shrink()
 

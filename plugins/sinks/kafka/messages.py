@@ -99,7 +99,8 @@ _read_head = members_reader(_Head)
 
 
 class Message(msgspec.Struct, gc=False):
-    id: str
+    identity: tuple[str, int]
+    """The id and the position of the record. An import that goes on can store a record again, with the same id."""
     topic: str
     key: bytes
     body: bytes
@@ -131,7 +132,9 @@ class MessageMaker:
         at = record.received_at() if head.mark or head.decided_at else record.at
         own = [("id", id_.encode()), ("position", b"%d" % record.position)]
         # Brokers refuse a time that is far ahead of theirs.
-        return Message(id_, topic, key.encode(), record.body, [*own, *headers], min(at, int(time.time() * 1000)))
+        now = int(time.time() * 1000)
+        identity = (id_, record.position)
+        return Message(identity, topic, key.encode(), record.body, [*own, *headers], min(at, now))
 
     def _share(
         self, type_: str, tenant: str | None, key: str | None, schema: str | None

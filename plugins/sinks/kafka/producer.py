@@ -52,7 +52,7 @@ class _Receipt(msgspec.Struct, gc=False):
 
 
 class Producer:
-    """An idempotent producer. All calls come from one thread and block, but not longer than until `stop`.
+    """An idempotent producer. Its calls come one after the other and block, but not longer than until `stop`.
 
     Messages stay with the producer if a write fails because the brokers do not answer. The next write of these records
     waits for the same messages, so they are neither repeated nor reordered. After an error the producer ends, because
@@ -66,8 +66,8 @@ class Producer:
         self._client: Any = None
         self._ends_at: float | None = None
         """When a client is closed that takes its last answers only. None if it takes messages."""
-        self._receipts: dict[str, _Receipt] = {}
-        """The receipts of messages by record id, until `forget`."""
+        self._receipts: dict[tuple[str, int], _Receipt] = {}
+        """The receipts of messages by identity, until `forget`."""
         self._connection_error: Any = None
         """The first error of the connections since the last acknowledgement."""
 
@@ -89,13 +89,13 @@ class Producer:
 
     def has(self, message: Message) -> bool:
         """Whether the brokers have acknowledged a message that was not forgotten."""
-        receipt = self._receipts.get(message.id)
+        receipt = self._receipts.get(message.identity)
         return receipt is not None and receipt.error is None
 
     def forget(self, messages: Iterable[Message]) -> None:
         """Send these messages anew if they come again. They must be acknowledged."""
         for message in messages:
-            self._receipts.pop(message.id, None)
+            self._receipts.pop(message.identity, None)
 
     def send(self, messages: Sequence[Message], stop: Event) -> None:
         """Return when the brokers have all messages.
@@ -109,7 +109,7 @@ class Producer:
         self.connect()
         try:
             for together in _sent_together(messages):
-                receipts = [self._receipts.get(message.id) or self._produce(message) for message in together]
+                receipts = [self._receipts.get(message.identity) or self._produce(message) for message in together]
                 self._wait(receipts, stop)
                 if any(receipt.error is not None for receipt in receipts):
                     raise self._give_up(None, stop)
@@ -127,7 +127,7 @@ class Producer:
         try:
             for message in messages:
                 try:
-                    receipt = self._receipts.get(message.id) or self._produce(message)
+                    receipt = self._receipts.get(message.identity) or self._produce(message)
                     self._wait([receipt], stop)
                 except KafkaException as error:
                     raise self._give_up(error.args[0], stop) from None
@@ -147,7 +147,7 @@ class Producer:
 
     def _produce(self, message: Message) -> _Receipt:
         receipt = _Receipt()
-        while message.id not in self._receipts:
+        while message.identity not in self._receipts:
             try:
                 self._client.produce(
                     message.topic,
@@ -157,7 +157,7 @@ class Producer:
                     timestamp=message.at,
                     headers=message.headers,
                 )
-                self._receipts[message.id] = receipt
+                self._receipts[message.identity] = receipt
             except BufferError:  # librdkafka has a gigabyte of messages
                 self._client.poll(_LOOK)
         return receipt
@@ -218,8 +218,8 @@ class Producer:
         if client is not None:
             client.purge(blocking=False)
             _poll(client, 0)
-        answered = {id_: receipt for id_, receipt in self._receipts.items() if receipt.error is not _WAITING}
-        self._receipts = {id_: receipt for id_, receipt in answered.items() if receipt.error is None}
+        answered = {each: receipt for each, receipt in self._receipts.items() if receipt.error is not _WAITING}
+        self._receipts = {each: receipt for each, receipt in answered.items() if receipt.error is None}
         return [receipt.error for receipt in answered.values() if receipt.error is not None]
 
     def _note_error(self, error: Any) -> None:

@@ -10,10 +10,12 @@ from functools import partial
 import pytest
 
 from ingestd.api.errors import SinkRetry
+from ingestd.api.sink import Sink
 from ingestd.testing.sinks import make_records
 from tests.support.kafka_sink import Kafka, incompressible, make, opened, until_written
 from tests.support.ports import free_port
 from tests.support.sinks import ids_of, values
+from tests.support.standstill import stand_still
 
 
 async def test_a_write_that_is_cancelled_while_nothing_is_acknowledged_leaves_no_duplicates(
@@ -30,6 +32,23 @@ async def test_a_write_that_is_cancelled_while_nothing_is_acknowledged_leaves_no
             kafka.proxy.let_go()
             await sink.write(batch)
     assert kafka.cluster.records(topic) == values([record for batch in batches for record in batch])
+
+
+async def test_a_write_whose_time_ends_while_the_process_stands_still_leaves_no_duplicates(
+    kafka: Kafka, topic: str
+) -> None:
+    batch = make_records(60)
+
+    async def write_in_time(sink: Sink) -> None:
+        async with asyncio.timeout(0.2):
+            await sink.write(batch)
+
+    async with opened(kafka.cluster.addresses, topic) as sink:
+        await sink.write(make_records(1))
+        with pytest.raises(TimeoutError):
+            await stand_still(write_in_time(sink), 3.0)
+        await sink.write(batch)
+    assert kafka.cluster.records(topic)[1:] == values(batch)
 
 
 async def test_a_connection_that_breaks_during_writes_leaves_no_duplicates(kafka: Kafka, topic: str) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from jsonschema_rs import is_valid
 from msgspec.structs import replace
@@ -87,6 +88,15 @@ async def test_a_record_from_the_future_has_the_present_time(kafka: Kafka, topic
     async with opened(kafka.cluster.addresses, topic) as sink:
         await sink.write([replace(record, at=int(time.time() * 1000) + 86_400_000)])
     assert abs(kafka.cluster.messages(topic)[0].at / 1000 - time.time()) < 60
+
+
+async def test_records_with_the_same_id_are_messages_each(kafka: Kafka, topic: str) -> None:
+    """An import that goes on after an end without `state` stores records again."""
+    (record,) = make_records(1)
+    batch = [record, msgspec.structs.replace(record, position=record.position + 1)]
+    async with opened(kafka.cluster.addresses, topic) as sink:
+        await sink.write(batch)
+    assert kafka.cluster.records(topic) == values(batch)
 
 
 async def test_the_records_of_a_visitor_are_in_one_partition_as_java_chooses_it(kafka: Kafka, topic: str) -> None:

@@ -70,7 +70,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 def messages(*texts: bytes) -> list[Message]:
-    return [Message(text.decode(), "topic", b"key", text, [], 0) for text in texts]
+    return [Message((text.decode(), 1), "topic", b"key", text, [], 0) for text in texts]
 
 
 def stopped() -> Event:
