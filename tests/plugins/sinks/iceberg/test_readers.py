@@ -38,7 +38,7 @@ for name in ("avro", "iceberg"):
     folder = Path(__import__(f"duckdb_extension_{name}").__file__).parent
     (path,) = folder.glob(f"extensions/*/{name}.duckdb_extension")
     connection.execute(f"LOAD '{path}'")
-connection.execute("SET unsafe_enable_version_guessing = true; SET TimeZone = 'UTC'")
+connection.execute("SET unsafe_enable_version_guessing = true; SET TimeZone = 'UTC'; SET enable_progress_bar = false")
 *made, query = json.loads(sys.stdin.read())
 for statement in made:
     connection.execute(statement)
