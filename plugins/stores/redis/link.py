@@ -36,7 +36,7 @@ from ingestd.api.errors import Failed, Unavailable
 
 from .scripts import BATCH, decode_answers
 from .server_clock import monotonic
-from .servers import PAUSE, address_of, hang_up, lateness, prepare_to_hang_up
+from .servers import PAUSE, address_of, cut, lateness, prepare_to_cut
 
 __all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
 
@@ -300,7 +300,7 @@ class Link:
         connection, self._transport = self._make_connection(), None
         try:
             await connection.connect()
-            self._transport = prepare_to_hang_up(connection)
+            self._transport = prepare_to_cut(connection)
             self._note_server(address_of(connection))
             await connection.send_command("SCRIPT", "LOAD", BATCH)
             await connection.read_response()
@@ -311,7 +311,7 @@ class Link:
                 await self._send_batch(connection, self._in_flight[sent], is_first=not sent)
                 sent += 1
         except BaseException:
-            await hang_up(connection, self._transport)
+            await cut(connection, self._transport)
             raise
         self._connection = connection
         self.connected_at = time.monotonic()
@@ -438,7 +438,7 @@ class Link:
         """Cut the connection. Batches without an answer are sent again on a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await hang_up(connection, self._transport)
+            await cut(connection, self._transport)
 
     def go_on(self, store_id: str, last: int, heartbeats: int) -> None:
         """Use this store from now on."""

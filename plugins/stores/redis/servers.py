@@ -28,11 +28,11 @@ __all__ = [
     "address_of",
     "answer_within",
     "connection_options",
+    "cut",
     "greet",
-    "hang_up",
     "lateness",
     "make_pool",
-    "prepare_to_hang_up",
+    "prepare_to_cut",
 ]
 
 PAUSE = 0.05  # seconds before another attempt
@@ -80,8 +80,8 @@ async def answer_within(seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
         return await ask()
 
 
-def prepare_to_hang_up(connection: AbstractConnection) -> asyncio.WriteTransport:
-    """Prepare an open connection for `hang_up`. Returns its transport, which redis-py forgets at an error."""
+def prepare_to_cut(connection: AbstractConnection) -> asyncio.WriteTransport:
+    """Prepare an open connection for `cut`. Returns its transport, which redis-py forgets at an error."""
     assert connection._writer is not None
     transport = connection._writer.transport
     # Otherwise Linux sends what it has after the end of the connection too.
@@ -89,7 +89,7 @@ def prepare_to_hang_up(connection: AbstractConnection) -> asyncio.WriteTransport
     return transport
 
 
-async def hang_up(connection: AbstractConnection, transport: asyncio.WriteTransport | None) -> None:
+async def cut(connection: AbstractConnection, transport: asyncio.WriteTransport | None) -> None:
     """Cut a connection whose server may be dead. Drop what is not sent yet: Redis would do it at any later time."""
     if transport is not None:
         transport.abort()  # redis-py closes it only once all is sent
