@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -271,6 +272,17 @@ async def test_a_process_that_stands_still_finds_its_answers(server: RedisServer
     await stand_still(backend.database.durability(), seconds)
     assert await stored(backend) == ["e-1"]
     await backend.close()
+
+
+async def test_the_patience_begins_after_a_standstill(server: RedisServer) -> None:
+    """The network of a machine that wakes is back a moment later."""
+    async with opened(server.url, patience=3.0) as backend:
+        await backend.journal.last()
+        back = threading.Timer(4.5, server.start)
+        back.start()
+        await stand_still(append(backend, "kept"), 4.0, meanwhile=server.kill)
+        back.join()
+        assert await stored(backend) == ["kept"]
 
 
 @pytest.mark.logs(CANNOT)
