@@ -242,7 +242,7 @@ class Link:
         connection = self._connection
         if connection is not None:  # otherwise the reader connects, and sends all batches in flight
             try:
-                async with asyncio.timeout(self._timeout):  # a dead server takes no more than fits in buffers
+                async with asyncio.timeout(self._patience):  # a dead server takes no data; a slow line takes its time
                     await self._send_batch(connection, batch)
             except (RedisError, OSError, TimeoutError) as error:
                 _log.debug("sending: %s", error)

@@ -38,7 +38,7 @@ __all__ = [
 PAUSE = 0.05  # seconds before another attempt
 _ATTEMPTS = 3  # a loop that is held again and again must not hide an outage
 _LATE = 0.05  # seconds
-_DROP = struct.pack("ii", 1, 0)
+_DROP = struct.pack("ii", 1, 0)  # of SO_LINGER: on, and for no second
 
 _T = TypeVar("_T")
 

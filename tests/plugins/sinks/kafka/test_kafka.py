@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from jsonschema_rs import is_valid
 from msgspec.structs import replace
@@ -93,7 +92,7 @@ async def test_a_record_from_the_future_has_the_present_time(kafka: Kafka, topic
 async def test_records_with_the_same_id_are_messages_each(kafka: Kafka, topic: str) -> None:
     """An import that goes on after an end without `state` stores records again."""
     (record,) = make_records(1)
-    batch = [record, msgspec.structs.replace(record, position=record.position + 1)]
+    batch = [record, replace(record, position=record.position + 1)]
     async with opened(kafka.cluster.addresses, topic) as sink:
         await sink.write(batch)
     assert kafka.cluster.records(topic) == values(batch)

@@ -197,6 +197,20 @@ async def test_a_network_that_takes_no_data_is_a_fault(server: RedisServer) -> N
         assert await stored(backend) == ["before"]
 
 
+async def test_a_line_that_is_slower_than_the_timeout_is_no_fault(server: RedisServer) -> None:
+    def pass_slowly(sent: bytes) -> bool:
+        time.sleep(len(sent) / 8_000_000)
+        return False
+
+    async with redis_proxy(server.port) as proxy:
+        backend = RedisBackend(make_pool(proxy.url, (), timeout=2.0), prefix="shop:", timeout=2.0, patience=30.0)
+        await backend.open(serving=True)
+        proxy.loses_request = pass_slowly
+        await asyncio.gather(*(append(backend, f"{number}".ljust(3_000_000)) for number in range(8)))
+        assert [text.rstrip() for text in await stored(backend)] == [f"{number}" for number in range(8)]
+        await backend.close()
+
+
 @pytest.mark.logs(CANNOT)
 async def test_a_held_loop_does_not_hide_an_outage(server: RedisServer) -> None:
     async def hold() -> None:
