@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "clients" / "browser"
 _PROGRAMS = ROOT / "tests" / "sdks" / "node_modules" / ".bin"
 _JOIN = ("esbuild", "--bundle", "--target=es2021", "--log-level=warning")
-_COMPRESS = "passes=3,ecma=2020,unsafe_arrows,pure_getters,hoist_funs,inline=1,conditionals=false"
+_COMPRESS = "passes=3,ecma=2020,unsafe_arrows,pure_getters,hoist_funs,inline=1,conditionals=false,unsafe_comps"
 _SHRINK = (
     "terser", "--module", "--mangle", "--compress", _COMPRESS,
     "--mangle-props", "regex=/^(granted|refused|batch|next)$/",  # members of objects that stay in the client

@@ -109,9 +109,8 @@ function decide(yes) {
     later(0)
   } else {
     stop()
-    forget()
+    forget(stores() && 'no')
     state.refused = state.options.beforeConsent !== 'anonymous'
-    if (stores()) remember('ingestd.consent', 'no')
   }
 }
 

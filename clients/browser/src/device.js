@@ -95,9 +95,12 @@ export function remember(name, value) {
   bake(name, value)
 }
 
-export function forget() {
+/** Forgets all but a refusal that is kept: other pages find it there at any moment. */
+export function forget(refusal) {
   state.granted = true
-  names().forEach(remove)
-  for (const name of ['ingestd.id', 'ingestd.consent']) bake(name, '')
+  for (const name of names()) if (name !== 'ingestd.consent' || !refusal) remove(name)
+  if (refusal) write('ingestd.consent', refusal)
+  bake('ingestd.id', '')
+  bake('ingestd.consent', refusal)
   state.granted = false
 }

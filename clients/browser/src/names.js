@@ -4,12 +4,12 @@ import { isPlain } from './state.js'
 
 /** In an order that compresses well. */
 const KEYS = (
-  'Coupon Removed,Product Removed,Order Refunded,Order Cancelled,Order Updated,Product Reviewed,Product Viewed,' +
-  'Product List Viewed,Product Added,Coupon Denied,Product List Filtered,Checkout Started,Promotion Clicked,' +
-  'Coupon Entered,Checkout Step Viewed,Product Clicked,Coupon Applied,Order Completed,' +
-  'Product Removed from Wishlist,Signed Out,Product Shared,Cart Shared,Cart Viewed,Product Added to Wishlist,' +
-  'Signed In,Wishlist Product Added to Cart,Payment Info Entered,Checkout Step Completed,Account Created,' +
-  'Account Deleted,Products Searched,Promotion Viewed,Page View'
+  'Coupon Removed,Coupon Applied,Products Searched,Coupon Denied,Product Removed,Order Refunded,Order Updated,' +
+  'Promotion Clicked,Product Reviewed,Product Viewed,Product List Viewed,Product List Filtered,Checkout Started,' +
+  'Coupon Entered,Checkout Step Viewed,Product Clicked,Account Created,Promotion Viewed,Product Added,' +
+  'Order Cancelled,Account Deleted,Product Shared,Cart Shared,Cart Viewed,Product Added to Wishlist,Signed Out,' +
+  'Signed In,Product Removed from Wishlist,Wishlist Product Added to Cart,Order Completed,Payment Info Entered,' +
+  'Checkout Step Completed,Page View'
 ).split(',')
 /** The start of those whose data has the numbers. The position of a promotion is a text. */
 const WITH_NUMBERS = /^([COW]|Prod)/

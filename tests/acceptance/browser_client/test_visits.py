@@ -101,9 +101,13 @@ def test_a_refusal_is_kept_where_consent_is_not_asked_first(browser: AnyBrowser,
     click(tab, 1)
     wait_until(lambda: numbers(shop, place) == [1])
     other = place.open(browser, "/other")
+    for each in (tab, other):
+        each.evaluate("window.seen = [], addEventListener('storage', (e) => seen.push(`${e.key} ${e.newValue}`))")
     tab.evaluate("ingestd.consent(false)")
-    other.wait_for("localStorage['ingestd.consent'] === 'no'")
+    other.wait_for("ingestd.anonymousId() === undefined")  # a browser tells its other processes a moment later
     click(other, 2)
+    # No page sees a moment without the refusal: it would take it for a consent.
+    assert "ingestd.consent null" not in tab.evaluate("seen") + other.evaluate("seen")
     place.visit(tab, "/next")
     click(tab, 3)
     assert tab.evaluate(KEPT) == ["ingestd.consent", "ingestd.consent=no"]
