@@ -37,7 +37,10 @@ function start(given) {
   const decision = decided()
   state.granted = decision === 'yes'
   state.refused = isBlocked() || decision === 'no'
-  if (isBlocked()) forget()
+  if (isBlocked()) {
+    remember('ingestd.consent')
+    forget()
+  }
   listen()
   campaign()
   early.forEach((call) => call())
@@ -47,12 +50,6 @@ function start(given) {
 
 /** The visitor's decision: yes, no, or blank. */
 const decided = () => recall('ingestd.consent', DECISION) ?? (stores() ? 'yes' : '')
-
-/** Another page may have changed the decision. */
-function follow() {
-  const yes = decided() === 'yes'
-  if (yes !== state.granted) decide(yes)
-}
 
 function listen() {
   const { restored, singlePage } = state.options
@@ -65,14 +62,15 @@ function listen() {
     for (const name of memory.keys()) {
       if (name === 'ingestd.consent' || (!isEvent(name) && load(name))) memory.delete(name)
     }
-    follow()
+    decide(decided() === 'yes')
     later(0)
     if (restored) page()
   })
-  addEventListener('storage', ({ key }) => {
-    if (!key?.startsWith('ingestd.')) return // null: somebody has cleared all
-    memory.delete(key)
-    follow()
+  addEventListener('storage', ({ key, newValue }) => {
+    memory.delete(key) // null: somebody has cleared all, and the page keeps its own
+    // What is told counts, not the cookie, of which a browser tells its processes later. Without a decision, `store`
+    // goes on as before.
+    if (key === 'ingestd.consent' && (newValue || !stores())) decide(newValue === 'yes')
   })
   if (singlePage) watchHistory()
 }
@@ -98,20 +96,25 @@ function watchHistory() {
   addEventListener('popstate', () => setTimeout(moved))
 }
 
-function decide(yes) {
-  if (isBlocked()) return
+/**
+ * Does as the visitor has told this page, or another one: that page has kept the decision, and if this one did so too,
+ * it could undo the next.
+ */
+function decide(yes, told) {
+  if (isBlocked() || (!told && yes === state.granted)) return
   if (yes) {
-    state.granted = true
     state.refused = false
+    state.granted = true
     remember('ingestd.id', recall('ingestd.id', ID) ?? random())
-    remember('ingestd.consent', 'yes')
-    ;[...memory].forEach(([name, value]) => value && write(name, value))
-    later(0)
   } else {
     stop()
-    forget(stores() && 'no')
+    forget()
     state.refused = state.options.beforeConsent !== 'anonymous'
   }
+  if (told) remember('ingestd.consent', yes ? 'yes' : stores() && 'no')
+  // After a refusal the memory has nothing but it.
+  ;[...memory].forEach(([name, value]) => value && write(name, value))
+  later(0)
 }
 
 /** The function never throws. */
@@ -174,7 +177,7 @@ export const reset = safe(() => {
   endCampaign()
   remember('ingestd.id', random())
 })
-export const consent = safe((seen, yes) => decide(yes === true))
+export const consent = safe((seen, yes) => decide(yes === true, true))
 export const ready = safe((seen, callback) => queueMicrotask(callback))
 export const flush = safe(() => later(0))
 export const anonymousId = () => (state.options && !state.refused ? visitor() : undefined)

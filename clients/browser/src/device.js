@@ -81,26 +81,24 @@ function bake(name, value) {
  */
 export function recall(name, form) {
   const start = cookie(name)
-  const valueOf = (each) => (each.startsWith(start) ? each.slice(start.length) : null)
+  const valueOf = (each) => (each.startsWith(start) ? each.slice(start.length) : undefined)
   const found = [...(device(name, () => document.cookie.split('; ').map(valueOf)) ?? []), read(name)]
   const right = found.find((each) => form.test(each)) // nor have `undefined` and `null` the form
   if (right || !found.some((each) => each != null)) return right
-  remove(name)
-  bake(name, '')
+  remember(name)
   count(name.slice(8))
 }
 
+/** Keeps a value, or removes the entry without one. The cookie comes first, since the storage tells other tabs. */
 export function remember(name, value) {
-  write(name, value)
   bake(name, value)
+  value ? write(name, value) : remove(name)
 }
 
-/** Forgets all but a refusal that is kept: other pages find it there at any moment. */
-export function forget(refusal) {
+/** Forgets all but the decision, which other pages find at any moment. */
+export function forget() {
   state.granted = true
-  for (const name of names()) if (name !== 'ingestd.consent' || !refusal) remove(name)
-  if (refusal) write('ingestd.consent', refusal)
-  bake('ingestd.id', '')
-  bake('ingestd.consent', refusal)
+  remember('ingestd.id')
+  names().forEach((name) => name === 'ingestd.consent' || remove(name))
   state.granted = false
 }
