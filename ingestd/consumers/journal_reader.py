@@ -121,8 +121,12 @@ class JournalReader:
         return records
 
     async def ahead(self) -> Sequence[Record]:
-        """The records that `next` will probably return. Empty if their read has not begun or has failed."""
-        return await self._ahead.peek(removed=self._status.removed)
+        """The records that `next` will return, unless they are removed.
+
+        Empty if their read has not begun or has failed, or if `next` would add further records.
+        """
+        records = await self._ahead.peek(removed=self._status.removed)
+        return () if records and self._consumer.wants_more(records) else records
 
     async def rewind(self) -> None:
         """Read all records after the cursor again."""

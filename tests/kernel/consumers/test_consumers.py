@@ -102,6 +102,29 @@ async def test_a_backlog_comes_in_order_in_steps_of_at_most_max_records(tmp_path
         assert (status.position, status.pending, status.processed, status.failures) == (105, 0, 105, 0)
 
 
+async def test_what_a_consumer_has_prepared_is_the_next_step_as_it_was(tmp_path: Path) -> None:
+    prepared: list[Sequence[Record]] = []
+    steps: list[Sequence[Record]] = []
+
+    class Preparing(Reader):
+        def wants_more(self, records: Sequence[Record]) -> bool:
+            return len(records) < self.max_records
+
+        async def prepare(self, records: Sequence[Record]) -> None:
+            prepared.append(records)
+            await append(backend, make_records(5))  # which a part that is not full would take in
+
+        async def process(self, records: Sequence[Record], step: Step) -> None:
+            steps.append(records)
+
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(70))
+        async with running(backend, Preparing(max_records=30)) as (status,):
+            await until(lambda: status.position >= 70 and status.pending == 0)
+    assert prepared
+    assert {id(records) for records in prepared} <= {id(records) for records in steps}
+
+
 async def test_a_restarted_consumer_continues_at_its_cursor(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path) as backend:
         await append(backend, make_records(10))
