@@ -17,7 +17,7 @@ KERNEL = {
     "daemon": 1_950, "cli": 420,
 }  # fmt: skip
 PLUGINS = {
-    "stores/sqlite": 3_847, "stores/redis": 4_153, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
+    "stores/sqlite": 3_847, "stores/redis": 4_209, "auth": 1_310, "attribution": 4_370, "reports": 2_360,
     "sources": 620, "segment": 570, "webhooks": 1_350, "sinks": 7_440, "console": 3_050, "openapi": 430,
     "tools": 10_110, "models": 1_550, "tornado_server": 310,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from ingestd.support.periodic import TIMING
 
 from .database import Database
 from .journal import RedisJournal
-from .link import Operation, Then
+from .operations import Operation, Then
 from .server_clock import clock_ahead
 from .store import Loss, RedisStore, decode_loss
 

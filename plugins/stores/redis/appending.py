@@ -11,7 +11,9 @@ from ingestd.api.errors import DuplicateMessage, Failed, Unavailable, WriteConfl
 from ingestd.api.events import Record
 from ingestd.api.journal import Append
 
-from .link import Link, encode, raw, refusal
+from .link import Link
+from .operations import encode, raw
+from .refusals import refusal
 from .state import Transaction
 
 __all__ = ["Appending", "failure_of", "packed"]

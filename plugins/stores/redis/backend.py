@@ -23,7 +23,8 @@ from .contents import RedisContents
 from .database import Database
 from .durability import Durability, replication, require
 from .journal import RedisJournal
-from .link import NEWER, LinkOptions, explain
+from .link import LinkOptions
+from .refusals import NEWER, explain
 from .server_clock import clock_ahead
 from .store import RedisStore
 from .work_sharing import DaemonReport, WorkSharing

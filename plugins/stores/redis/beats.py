@@ -28,7 +28,7 @@ from ingestd.support.periodic import TIMING
 
 from .database import Database
 from .journal import RedisJournal
-from .link import Operation, Then
+from .operations import Operation, Then
 from .scripts import BATCH
 from .server_clock import ServerClock, clock_ahead, monotonic
 from .store import RedisStore

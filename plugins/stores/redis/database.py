@@ -17,7 +17,8 @@ from ingestd.api.store import StoreSize
 
 from .cluster.connections import SlotPool
 from .durability import Durability, ask
-from .link import Link, LinkOptions, explain
+from .link import Link, LinkOptions
+from .refusals import explain
 from .sentinel import SentinelPool
 from .servers import address_of, answer_within
 from .state import make_entries

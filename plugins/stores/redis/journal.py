@@ -18,8 +18,9 @@ from ingestd.support.periodic import TIMING, every
 from ..recent_records import READ_BYTES, Tail, count_to_read
 from .appending import Appending, failure_of, packed
 from .database import Database
-from .link import LOST, raw
+from .operations import raw
 from .page import Page, decode_page, decode_page_of_piece, read_on, read_page
+from .refusals import LOST
 from .state import ANY_PLACEMENT, StepState, Transaction, has_writes, pairs
 from .work_sharing import WorkSharing
 

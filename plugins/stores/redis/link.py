@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,69 +16,33 @@ from uuid import uuid4
 
 import msgspec
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 
 from ingestd.api.backend import describe_partition
-from ingestd.api.errors import Failed, Unavailable
+from ingestd.api.errors import Unavailable
 
+from .operations import READS, Asked, Operation, Then, encode, settle, tell, tell_both
+from .refusals import LOST, NoReplicas, explain, is_final, refusal, unavailable
 from .scripts import BATCH, decode_answers
 from .server_clock import monotonic
 from .servers import PAUSE, address_of, cut, lateness, prepare_to_cut
 
-__all__ = ["LOST", "NEWER", "Link", "LinkOptions", "Operation", "Then", "encode", "explain", "raw", "refusal"]
+__all__ = ["Link", "LinkOptions"]
 
 _log = logging.getLogger("ingestd.redis")
 
-Operation = list[Any]
-"""The name and arguments of an operation in batch.lua."""
-
-Then = Callable[[Any, Exception | None], None]
-"""Called once, with the answer to an operation or with the error. It must not raise."""
-
 _SHA = sha1(BATCH, usedforsecurity=False).hexdigest()  # Redis' name for the script
-_READS = frozenset(name.decode() for name in re.findall(rb"^reads\.(\w+) =", BATCH, re.MULTILINE))
 # Of records in a piece of the journal. A move stops both nodes for 7 ms a piece, and redis-cli moves ten keys at once.
 PIECE_BYTES = 512 << 10
 _MANY = 500  # operations or records of one batch: while Redis runs it, others wait
 _SOME = 12  # operations that are sent before the turn ends, so that Redis works meanwhile
 _IN_FLIGHT = 4  # batches without an answer
 _PROBE = 0.5  # seconds
+_SLOWEST = 2_000_000  # bytes a second that a line to Redis takes; what is in flight gets so much more time
 _REPEATED = 300.0  # seconds in which a batch may be sent again: half of REMEMBERED in batch.lua
 _GRACE_WAIT = 10  # milliseconds for which an answer waits for replicas while a new primary may have none
 
-_encoder = msgspec.msgpack.Encoder()
-
-
-class _NoReplicas(ResponseError):
-    """Too few replicas have the write."""
-
-
-# Errors of a server that takes no writes now; another server may take them. A server that loads its data is handled
-# like an unreachable one.
-_MOVING = (AskError, TryAgainError)  # the slot is being moved; a batch needs all keys of a slot, so it waits
-_ELSEWHERE = (ReadOnlyError, MasterDownError, _NoReplicas, MovedError, ClusterDownError, *_MOVING)
-_TURNED = ("UNBLOCKED", "WAIT cannot be used with replica")  # the server became a replica during WAIT, or before it
-LOST = "STORELOST"  # the store is not the one that this process knows, or an older state of it
-NEWER = "STOREFORMAT"  # a newer version of ingestd has written the store
-
-
-class _Asked(NamedTuple):
-    operation: msgspec.Raw
-    then: Then
-    weight: int
-    writes: bool
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class _Batch(NamedTuple):
@@ -169,7 +132,7 @@ class Link:
         self._refused_since = 0.0
         self._connection: AbstractConnection | None = None
         self._batch_ids = map(f"{uuid4().hex}-{{:x}}".format, counting())
-        self._waiting: list[_Asked] = []
+        self._waiting: list[Asked] = []
         self._in_flight: deque[_Batch] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -183,8 +146,8 @@ class Link:
         called before the callbacks of later operations; the caller goes on after them.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        settle = partial(_settle_future, future)
-        self.begin([*operation], settle if first is None else partial(_tell_both, first, settle), weight)
+        then = partial(settle, future)
+        self.begin([*operation], then if first is None else partial(tell_both, first, then), weight)
         return await future
 
     def begin(self, operation: Operation, then: Then, weight: int = 1) -> None:
@@ -193,14 +156,14 @@ class Link:
         `weight` is the number of events or entries. `then` can run in the context of another request. After an error of
         this method nothing is sent or called.
         """
-        if self.problem is not None and not (self.can_read and operation[0] in _READS):
+        if self.problem is not None and not (self.can_read and operation[0] in READS):
             raise self.unavailable()
         self._begin(operation, then, weight)
 
     def _begin(self, operation: Operation, then: Then, weight: int = 1) -> None:
         if self._closed:
             raise Unavailable("The store is closed.")
-        self._waiting.append(_Asked(encode(operation), then, weight, operation[0] not in _READS))
+        self._waiting.append(Asked(encode(operation), then, weight, operation[0] not in READS))
         self._go()
 
     def _go(self) -> None:
@@ -240,16 +203,19 @@ class Link:
         batch = self._make_batch()
         self._in_flight.append(batch)
         connection = self._connection
-        if connection is not None:  # otherwise the reader connects, and sends all batches in flight
-            try:
-                async with asyncio.timeout(self._patience):  # a dead server takes no data; a slow line takes its time
+        is_sent = connection is None  # then the reader connects, and sends all batches in flight
+        try:
+            if connection is not None:
+                async with asyncio.timeout(self._limit()):  # a dead server takes no data
                     await self._send_batch(connection, batch)
-            except (RedisError, OSError, TimeoutError) as error:
-                _log.debug("sending: %s", error)
-                if self._connection is connection:
-                    await self.leave()  # the reader notices it
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
+            is_sent = True
+        except (RedisError, OSError, TimeoutError) as error:
+            _log.debug("sending: %s", error)
+        finally:  # `push` runs in the task of an event: if that is cancelled, redis-py has closed the connection
+            if not is_sent and self._connection is connection:
+                await self.leave()  # the reader notices it
+            if self._reading is None:
+                self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
     def _make_batch(self) -> _Batch:
         weight = count = 0
@@ -259,7 +225,7 @@ class Link:
                 break
             count += 1
         some, self._waiting = self._waiting[:count], self._waiting[count:]
-        operations = _encoder.encode([asked.operation for asked in some])
+        operations = _encode([asked.operation for asked in some])
         waits = self._replicas > 0 and any(asked.writes for asked in some)
         return _Batch(next(self._batch_ids).encode(), operations, [asked.then for asked in some], monotonic(), waits)
 
@@ -268,18 +234,18 @@ class Link:
         stood_still = 0.0  # seconds in which this process stood still, so that they are not of the patience
         try:
             while self._in_flight:
-                began = monotonic()
+                began, limit = monotonic(), self._limit()
                 try:
-                    async with asyncio.timeout(self._timeout):
+                    async with asyncio.timeout(limit):
                         if self._connection is None:
                             await self._connect()
                         answers = await self._read_answers(self._connection, self._in_flight[0])
                 except (RedisError, OSError, TimeoutError) as error:
                     await self.leave()
                     age = _age(self._in_flight[0])
-                    stood_still += lateness(began, self._timeout)
+                    stood_still += lateness(began, limit)
                     is_over = age - stood_still + PAUSE >= self._patience
-                    if is_over or age >= _REPEATED or _is_final(error):
+                    if is_over or age >= _REPEATED or is_final(error):
                         self._give_up(error)
                     else:
                         await asyncio.sleep(PAUSE)
@@ -294,6 +260,11 @@ class Link:
             self._reading = None
             if self._in_flight:  # sent while this task ended
                 self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
+
+    def _limit(self) -> float:
+        """The seconds of an attempt. All that is in flight may have to be sent first, over a slow line."""
+        size = sum(len(batch.asked) for batch in self._in_flight)
+        return self._timeout + min(size / _SLOWEST, self._patience / 2)
 
     async def _connect(self) -> None:
         """Connect, and send again all batches without an answer."""
@@ -335,7 +306,7 @@ class Link:
 
     def pack(self, connection: AbstractConnection, operation: Operation) -> list[bytes]:
         """A batch of one operation for a connection that several links share. It may be done twice or never."""
-        return self._pack(connection, next(self._batch_ids).encode(), _encoder.encode([operation]))
+        return self._pack(connection, next(self._batch_ids).encode(), _encode([operation]))
 
     def unpack(self, answer: bytes) -> Any:
         """The answer to a batch of `pack`, once enough replicas have it. Raises `ResponseError`."""
@@ -374,7 +345,7 @@ class Link:
                 self._grace_until = 0.0
             elif time.monotonic() >= self._grace_until:
                 self._grace_until = 0.0
-                raise _NoReplicas(
+                raise NoReplicas(
                     f"NOREPLICAS {reached} of {self._replicas} replicas have it (wait_replicas);"
                     " sinks and attribution wait for them too"
                 )
@@ -385,10 +356,10 @@ class Link:
         self.operations += len(batch.thens)
         for then, (works, result) in zip(batch.thens, answers, strict=True):
             if works:
-                _tell(then, result, None)
+                tell(then, result, None)
             else:
                 refused = refusal(result)
-                _tell(then, None, refused if self._serving else Unavailable(f"The store refuses this: {result}."))
+                tell(then, None, refused if self._serving else Unavailable(f"The store refuses this: {result}."))
 
     def _give_up(self, cause: Exception) -> None:
         """Refuse all sent operations, and the waiting ones, which have waited nearly as long."""
@@ -407,19 +378,19 @@ class Link:
             _log.warning("%sevents cannot be stored: %s", self.label, reason)
             self.told = reason
         self.problem = reason
-        self._lacks_replicas = isinstance(cause, _NoReplicas)
+        self._lacks_replicas = isinstance(cause, NoReplicas)
         error = self.unavailable()
         error.__cause__ = cause
         if self._probing is None and not self._closed:
             self._probing = asyncio.get_running_loop().create_task(self._probe(), context=Context())
         for then in refused:
-            _tell(then, None, error)
+            tell(then, None, error)
 
     def unavailable(self) -> Unavailable:
         """The error for an operation that is refused: for a caller, or for an operator at a command."""
         problem = self.problem or "it has lost data"
         if self._serving:
-            return _unavailable(problem)
+            return unavailable(problem)
         return Unavailable(f"The store cannot be used now: {problem}.")
 
     @property
@@ -478,14 +449,14 @@ class Link:
                 if adopting or not self._lost:
                     await asyncio.sleep(_PROBE)
                 answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                tell = partial(_settle_future, answered)
+                then = partial(settle, answered)
                 adopting = self._lost
                 try:
                     if adopting and self.adoption is not None:
                         operation, adopted = self.adoption()
-                        self._begin(operation, partial(_tell_both, adopted, tell))
+                        self._begin(operation, partial(tell_both, adopted, then))
                     else:
-                        self._begin(["probe", 0], tell)
+                        self._begin(["probe", 0], then)
                     await answered
                 except Unavailable:
                     _log.debug("still failing: %s", self.problem)
@@ -493,75 +464,5 @@ class Link:
             self._probing = None
 
 
-def _unavailable(problem: str) -> Unavailable:
-    # The answer has no reason: it names servers, which a browser must not see.
-    return Unavailable(
-        "Events cannot be stored at the moment. Send the request again.",
-        reason=f"the store cannot be used now: {problem}",
-    )
-
-
-def refusal(message: str) -> Unavailable:
-    """The error for an operation that Redis could not do. Logs the reason."""
-    _log.error("an operation failed: %s", message)
-    return _unavailable(message)
-
-
-def encode(asked: Any) -> msgspec.Raw:
-    """An operation, or a part of one. Raises `Failed` if Redis can never store it."""
-    try:
-        return msgspec.Raw(_encoder.encode(asked))
-    except (UnicodeEncodeError, OverflowError) as error:
-        _log.error("one event could not be stored because of its content: %r", error)
-        raise Failed("The event could not be stored.") from error
-
-
-def raw(text: bytes) -> msgspec.Raw:
-    """UTF-8 as a MessagePack string, without decoding it. Redis does not know MessagePack's binary type."""
-    return msgspec.Raw(b"\xdb" + len(text).to_bytes(4, "big") + text)
-
-
-def _tell(then: Then, answer: Any, error: Exception | None) -> None:
-    try:
-        then(answer, error)
-    except Exception:  # noqa: BLE001 - the other callers must get their answers too
-        _log.exception("a callback of an answer failed")
-
-
-def _tell_both(first: Then, second: Then, answer: Any, error: Exception | None) -> None:
-    _tell(first, answer, error)
-    _tell(second, answer, error)
-
-
-def _settle_future(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(error)
-        future.exception()  # the caller may be cancelled
-
-
-def explain(error: BaseException) -> str:
-    """Why Redis did not do an operation, in a few words for an operator."""
-    if isinstance(error, TimeoutError | RedisTimeoutError):
-        return "Redis does not answer"
-    if isinstance(error, _MOVING):
-        return "its slot is being moved to another node"
-    if isinstance(error, MovedError):
-        return "its slot has moved to another node"
-    return str(error).removeprefix(f"{LOST} ").removeprefix(f"{NEWER} ").rstrip(".") or type(error).__name__
-
-
 def _age(batch: _Batch) -> float:
     return (monotonic() - batch.made_at) / 1000
-
-
-def _is_final(error: BaseException) -> bool:
-    """Whether a retry on the same server fails too."""
-    if isinstance(error, NoScriptError):  # the scripts were flushed; the next connection loads it again
-        return False
-    if isinstance(error, _ELSEWHERE) or str(error).startswith(_TURNED):
-        return False
-    return isinstance(error, AuthenticationError | ResponseError)

@@ -21,7 +21,7 @@ from ingestd.api.options import Address
 
 from ..backend import RedisBackend, describe_daemons, lacking_replicas
 from ..beats import Beats
-from ..link import explain
+from ..refusals import explain
 from ..servers import answer_within
 from ..work_sharing import WorkSharing
 from .connections import ClusterUrl, SlotPool, make_topology

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from ingestd.api.errors import ConfigError
 from ingestd.api.options import Address
 
-from ..link import explain
+from ..refusals import explain
 
 __all__ = ["SLOTS", "Claim", "NodeAnswer", "Topology", "partition_tags", "read_answer"]
 

@@ -27,6 +27,7 @@ from tests.support.ports import free_port
 from tests.support.redis_proxy import RedisProxy, redis_proxy
 from tests.support.redis_server import RedisServer, make_certificate, redis_server
 from tests.support.standstill import stand_still
+from tests.support.tcp_proxy import tcp_proxy
 
 NOW = 4_102_444_800_000  # beyond the present: what has a life here has not ended for the daemon
 DAY = 86_400_000
@@ -197,18 +198,44 @@ async def test_a_network_that_takes_no_data_is_a_fault(server: RedisServer) -> N
         assert await stored(backend) == ["before"]
 
 
-async def test_a_line_that_is_slower_than_the_timeout_is_no_fault(server: RedisServer) -> None:
-    def pass_slowly(sent: bytes) -> bool:
-        time.sleep(len(sent) / 8_000_000)
-        return False
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_slow_line_has_time_for_all_that_is_on_its_way(tls: bool, tmp_path: Path) -> None:
+    key, cert = make_certificate(tmp_path)
+    port = free_port()
+    options = {
+        "tls-port": str(port), "tls-auth-clients": "no",
+        "tls-cert-file": str(cert), "tls-key-file": str(key), "tls-ca-cert-file": str(cert),
+    }  # fmt: skip
+    with (
+        redis_server(tmp_path / "redis", options) as server,
+        tcp_proxy(free_port(), port if tls else server.port) as line,
+    ):
+        here = f"localhost:{line.port}/0"
+        url = f"rediss://{here}?ssl_ca_certs={cert}" if tls else f"redis://{here}"
+        async with opened(url, patience=8.0) as backend:
+            line.pause = 0.008  # seconds for 64 KiB: 8 MB/s
+            await asyncio.gather(*(append(backend, f"{number}".ljust(3_000_000)) for number in range(8)))
+            assert [text.rstrip() for text in await stored(backend)] == [f"{number}" for number in range(8)]
 
-    async with redis_proxy(server.port) as proxy:
-        backend = RedisBackend(make_pool(proxy.url, (), timeout=2.0), prefix="shop:", timeout=2.0, patience=30.0)
-        await backend.open(serving=True)
-        proxy.loses_request = pass_slowly
-        await asyncio.gather(*(append(backend, f"{number}".ljust(3_000_000)) for number in range(8)))
-        assert [text.rstrip() for text in await stored(backend)] == [f"{number}" for number in range(8)]
-        await backend.close()
+
+async def test_an_event_that_is_cancelled_while_it_is_sent_takes_no_answer_of_others(server: RedisServer) -> None:
+    with tcp_proxy(free_port(), server.port) as proxy:
+        async with opened(f"redis://127.0.0.1:{proxy.port}/0", patience=8.0) as backend:
+            await append(backend, "before")
+            proxy.hold()
+            events = {f"large {number}": 600_000 for number in range(12)}
+            tasks = [asyncio.create_task(append(backend, text.ljust(size))) for text, size in events.items()]
+            await asyncio.sleep(0.02)
+            tasks[-1].cancel()  # its turn has sent the batch, and waits until the network takes data
+            await asyncio.sleep(0.02)
+            proxy.let_go()
+            tasks += [asyncio.create_task(append(backend, f"later {number}")) for number in range(12)]
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20.0)
+            assert [type(result) for result in results if result is not None] == [asyncio.CancelledError]
+            texts = [text.rstrip() for text in await stored(backend)]
+            told = [*(f"large {number}" for number in range(11)), *(f"later {number}" for number in range(12))]
+            assert sorted({*texts} - {"large 11"}) == sorted(["before", *told])
+            assert len(texts) == len({*texts})
 
 
 @pytest.mark.logs(CANNOT)
