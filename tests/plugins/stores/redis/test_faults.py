@@ -212,8 +212,8 @@ async def test_a_slow_line_has_time_for_all_that_is_on_its_way(tls: bool, tmp_pa
     ):
         here = f"localhost:{line.port}/0"
         url = f"rediss://{here}?ssl_ca_certs={cert}" if tls else f"redis://{here}"
-        async with opened(url, patience=8.0) as backend:
-            line.pause = 0.008  # seconds for 64 KiB: 8 MB/s
+        async with opened(url, patience=30.0) as backend:
+            line.pause = 0.003  # seconds for 64 KiB, so that all of it takes longer than the timeout
             await asyncio.gather(*(append(backend, f"{number}".ljust(3_000_000)) for number in range(8)))
             assert [text.rstrip() for text in await stored(backend)] == [f"{number}" for number in range(8)]
 
