@@ -13,7 +13,7 @@ from ingestd.plugins.stores.redis.backend import RedisBackend
 from ingestd.plugins.stores.redis.cluster.backend import ClusterBackend
 
 from .deriver import Deriver
-from .journals import running
+from .journals import running, until
 from .redis_cluster import RedisCluster, cluster_backend
 from .redis_server import RedisServer
 from .senders import LONG, NOW, Senders, texts
@@ -127,6 +127,8 @@ async def serving(
     cluster: RedisCluster, *, replicas: int | None = None, patience: float = 1.0
 ) -> AsyncIterator[Daemons]:
     async with opened(cluster, 2, replicas=replicas, patience=patience) as backends, AsyncExitStack() as stack:
+        # On a busy machine some partitions are opened later.
+        await until(lambda: not any(backend.problem() for backend in backends), LONG)
         for backend in backends:
             for partition in backend.backends:
                 await stack.enter_async_context(running(partition, Deriver(), patience=LONG))

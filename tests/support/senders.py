@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ingestd.api.backend import Backend
 from ingestd.api.errors import DuplicateMessage, Unavailable
@@ -73,14 +74,17 @@ class Senders:
 async def stored(backend: Backend) -> list[Record]:
     """The records in the journal, as soon as it can be read.
 
-    A Sentinel may take a slow primary for a failed one, and a connection may still lead to a former primary.
+    A Sentinel may take a slow primary for a failed one, and a connection may still lead to a former primary. A daemon
+    that has just lost a cursor reads nothing until it learns again how far the replicas are.
     """
     async with asyncio.timeout(LONG):
         while True:
-            try:
-                return await read_all(backend.journal)
-            except Unavailable:
-                await asyncio.sleep(0.05)
+            with suppress(Unavailable):
+                last = await backend.journal.last()
+                records = await read_all(backend.journal)
+                if last <= (records[-1].position if records else 0):
+                    return records
+            await asyncio.sleep(0.05)
 
 
 async def texts(backend: Backend, kind: str) -> list[str]:

@@ -45,6 +45,7 @@ PROMPT = 10.0
 
 LINES = pytest.mark.logs(
     r"ingestd.redis WARNING partition \d\d: events cannot be stored: ",
+    r"ingestd.redis WARNING events cannot be stored: partitions? [\d, ]+: Redis cannot be reached: ",  # at the opening
     r"ingestd.redis WARNING partition \d\d: the primary is ",
     r"ingestd.consumers WARNING (deriver|journal): .*; it is tried again",
 )

@@ -28,6 +28,7 @@ PIECE = 64 << 10
 
 LINES = pytest.mark.logs(
     r"ingestd.redis WARNING partition \d\d: events cannot be stored: ",
+    r"ingestd.redis WARNING events cannot be stored: partitions? [\d, ]+: Redis cannot be reached: ",  # at the opening
     r"ingestd.redis WARNING partition \d\d: the primary is ",
     r"ingestd.consumers WARNING .*; it is tried again",
 )
