@@ -97,8 +97,8 @@ function watchHistory() {
 }
 
 /**
- * Does as the visitor has told this page, or another one: that page has kept the decision, and if this one did so too,
- * it could undo the next.
+ * Does as the visitor has decided. Only the page that was `told` keeps the decision: another one that follows could undo
+ * the next.
  */
 function decide(yes, told) {
   if (isBlocked() || (!told && yes === state.granted)) return

@@ -70,9 +70,9 @@ class LinkOptions(NamedTuple):
 class Link:
     """Sends operations in batches on one connection. The next batch gathers while others wait for their answers.
 
-    A batch without an answer within `timeout` is sent again on a new connection, for `patience` in all. The script
-    never repeats the writes of a batch. After that the link refuses all operations until a probe succeeds. Times are in
-    seconds.
+    A batch without an answer within `timeout`, and longer if megabytes are on their way, is sent again on a new
+    connection, for `patience` in all. The script never repeats the writes of a batch. After that the link refuses all
+    operations until a probe succeeds. Times are in seconds.
 
     The answer to a batch with writes waits for `replicas`. During `promotion_grace` after a failover it does not: the
     primary may have none.
