@@ -125,10 +125,13 @@ async def _listed(database: Database, dialect: Dialect) -> tuple[set[str], dict[
 
     Somebody may have dropped a view that is listed.
     """
-    relations = {row["name"] for row in await database.query(_relations(dialect))}
-    if dialect.schema not in await _places(database, type(dialect)):
-        return relations, {}
-    rows = await database.query(f"SELECT model, digest, records FROM {dialect.view(MODELS)} ORDER BY number")
+    before = await database.query(_relations(dialect))
+    rows: Sequence[Mapping[str, Any]] = []
+    if dialect.schema in await _places(database, type(dialect)):
+        rows = await database.query(f"SELECT model, digest, records FROM {dialect.view(MODELS)} ORDER BY number")
+    after = await database.query(_relations(dialect))
+    # Between the queries, another run may make views or drop them. They count as missing, not as somebody else's.
+    relations = {row["name"] for row in before} & {row["name"] for row in after}
     return relations, {row["model"]: (row["digest"], row["records"]) for row in rows}
 
 

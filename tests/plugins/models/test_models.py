@@ -343,6 +343,40 @@ async def test_two_runs_at_once_leave_the_views_of_one(shop: Shop) -> None:
         assert listed == [[len(pair[0]) - 1]]
 
 
+class _Meanwhile:
+    """A database in which another run makes its views between the queries of this one."""
+
+    def __init__(self, database: Database, queries: int, models: Sequence[Model], dialect: Dialect) -> None:
+        self.engine = database.engine
+        self.records = database.records
+        self._database = database
+        self._queries = queries
+        self._models = models
+        self._dialect = dialect
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        if not self._queries:
+            await apply(self._database, self._models, self._dialect)
+        self._queries -= 1
+        return await self._database.query(text)
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        await self._database.execute(statements)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+async def test_views_that_another_run_makes_or_drops_meanwhile_are_not_foreign(shop: Shop, queries: int) -> None:
+    sink = shop.warehouse.sink
+    if not isinstance(sink, Database):
+        return
+    dialect = DIALECTS[shop.dialect.name](shop.dialect.table, f"meanwhile_{queries}")
+    now, later = (all_models(files, dialect) for files in (read_schemas(None), read_schemas(None)[:-1]))
+    for others in (now, later):
+        await apply(_Meanwhile(sink, queries, others, dialect), now, dialect)
+        await apply(sink, now, dialect)
+        assert "as they should be" in await apply(sink, now, dialect)
+
+
 async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
     if shop.dialect.name != "postgres":
         return  # others refuse them without a word of ingestd
