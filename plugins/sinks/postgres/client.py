@@ -1,14 +1,15 @@
-"""Connecting to the database, and disconnecting."""
+"""Connecting to the database, its transactions, and disconnecting."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ingestd.api.errors import SinkRetry
 
-__all__ = ["connect", "disconnect"]
+__all__ = ["atomic", "connect", "disconnect"]
 
 _CONNECTING = 10.0
 _HANGING_UP = 2.0
@@ -56,6 +57,24 @@ async def connect(asyncpg: Any, url: str, application: str) -> Any:
         await disconnect(connection)
         raise SinkRetry(f"the database's encoding is {encoding}, which lacks some characters: it must be UTF8")
     return connection
+
+
+@asynccontextmanager
+async def atomic(connection: Any, isolation: str | None = None) -> AsyncIterator[None]:
+    """A transaction, or within one a part that fails alone, if the server refuses a statement.
+
+    After any other end, as a cancellation, close the connection. No rollback is sent then: a server that is gone
+    without a word would not answer it, and nothing would end the wait.
+    """
+    transaction = connection.transaction(isolation=isolation)
+    await transaction.start()
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "sqlstate", None) is not None:
+            await transaction.rollback()
+        raise
+    await transaction.commit()
 
 
 async def disconnect(connection: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ingestd.api.events import Record
 
 from ..columns import parts, read_columns
+from .client import atomic
 from .table import COLUMNS, Table
 
 __all__ = ["Row", "copy", "new_rows", "row_of"]
@@ -94,7 +95,7 @@ async def copy(connection: Any, table: Table, rows: Sequence[Row]) -> None:
     if len(portions) == 1:  # one statement is a transaction
         await _copy_portion(connection, table, portions[0])
     elif portions:
-        async with connection.transaction():
+        async with atomic(connection):
             for portion in portions:
                 await _copy_portion(connection, table, portion)
 

@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -32,8 +33,10 @@ from ingestd.testing.sinks import SinkContract, make_records
 from tests.support.clients import wait_until
 from tests.support.daemon import Daemon, Shop
 from tests.support.journals import until
+from tests.support.ports import free_port
 from tests.support.postgres_server import PostgresServer, postgres_server
 from tests.support.sinks import ids_of, lines_to_read
+from tests.support.tcp_proxy import tcp_proxy
 
 asyncpg: Any = import_module("asyncpg")  # asyncpg has no types
 
@@ -599,6 +602,28 @@ async def test_what_a_lost_connection_had_committed_is_not_written_twice(warehou
         await warehouse.disconnect()
         await sink.write(batch)
     assert warehouse.ids() == ids_of(batch)
+
+
+async def test_a_write_is_cancelled_although_the_server_falls_silent(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingestd.plugins.sinks.postgres.rows._PORTION", 2000)
+    first, batch = make_records(2), make_records(20)
+    port = urlsplit(warehouse.url).port or 0
+    with tcp_proxy(free_port(), port) as proxy:
+        url = Url(warehouse.url.replace(f":{port}", f":{proxy.port}"))
+        sink = PostgresSink("warehouse", PostgresSink.Options(url=url))
+        await sink.open()
+        await sink.write(first)  # it queries ids, so it has no transaction
+        async with warehouse.held_up(sink, batch) as write:
+            proxy.hold()
+            write.cancel()
+            await asyncio.wait([write], timeout=20)
+            assert write.cancelled()
+            proxy.let_go()
+        await sink.write(batch)
+        await sink.close()
+    assert warehouse.ids() == ids_of([*first, *batch])
 
 
 async def test_a_write_that_waits_for_a_lock_is_cancelled_and_leaves_no_session_behind(warehouse: Warehouse) -> None:
