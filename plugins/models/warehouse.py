@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from ingestd.api.check_result import CheckResult
@@ -32,18 +33,29 @@ class Stored(Protocol):
         """Its table as it stands in SQL, or the folder of its files. Empty if its options do not tell where that is."""
 
 
+class Queries(Protocol):
+    """What answers SQL."""
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        """The rows of a result."""
+
+
+class Transaction(Queries, Protocol):
+    """What carries out SQL."""
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        """Carry out all statements, or none if the engine has transactions."""
+
+
 @runtime_checkable
-class Database(Stored, Protocol):
+class Database(Stored, Queries, Protocol):
     """A sink whose destination answers SQL."""
 
     engine: str
     """The name of its dialect."""
 
-    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
-        """The rows of a result."""
-
-    async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out all statements, or none if the engine has transactions."""
+    def alone(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction. If the engine has any, then one begins behind the end of the other."""
 
 
 async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:
@@ -53,15 +65,16 @@ async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -
     """
     try:
         async with asyncio.timeout(_PATIENCE):
-            return await _apply(database, models, dialect)
+            async with database.alone() as transaction:
+                return await _apply(transaction, models, dialect)
     except TimeoutError:
         raise CommandError(
             f"the views may not be finished: {dialect.name} gave no answer for {_PATIENCE:g} s; run the command again"
         ) from None
 
 
-async def _apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:
-    relations, listed = await _listed(database, dialect)
+async def _apply(transaction: Transaction, models: Sequence[Model], dialect: Dialect) -> str:
+    relations, listed = await _listed(transaction, dialect)
     if {records for _, records in listed.values()} - {dialect.table}:
         raise CommandError(f"the views in {dialect.schema} read another table: choose another --schema")
     if foreign := sorted(relations & {each.name for each in models} - {*listed, *([MODELS] if listed else [])}):
@@ -80,23 +93,25 @@ async def _apply(database: Database, models: Sequence[Model], dialect: Dialect) 
     made = statements([list_of(unfinished, dialect), *changed], dialect)
     # Another run at the same time may have dropped them.
     drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(former)]
-    schema = [] if await database.query(_schemas(dialect)) else [dialect.schema_statement()]
+    schema = [] if await transaction.query(_schemas(dialect)) else [dialect.schema_statement()]
     try:
         # PostgreSQL makes views of a table that the user may not read, but nobody can read them then.
-        await database.query(f"SELECT record FROM {dialect.table} LIMIT 0")
-        await database.execute([*schema, *made, *drops, *statements(models[-1:], dialect)])
+        await transaction.query(f"SELECT record FROM {dialect.table} LIMIT 0")
+        await transaction.execute([*schema, *made, *drops, *statements(models[-1:], dialect)])
     except IngestdError as error:
         if _NO_OTHER_COLUMNS not in str(error):
             raise CommandError(f"the views were not changed: {error}") from None
-        await _make_again(database, models, dialect, [*digests, MODELS])
+        await _make_again(transaction, models, dialect, [*digests, MODELS])
     return f"{len(changed)} views made or changed, {len(former)} removed in {dialect.schema}"
 
 
-async def _make_again(database: Database, models: Sequence[Model], dialect: Dialect, present: Sequence[str]) -> None:
-    """Drop all views of ingestd and make them again, in one transaction."""
+async def _make_again(
+    transaction: Transaction, models: Sequence[Model], dialect: Dialect, present: Sequence[str]
+) -> None:
+    """Drop all views of ingestd and make them again."""
     drops = [f"DROP VIEW IF EXISTS {dialect.view(name)}" for name in reversed(present)]
     try:
-        await database.execute([*drops, *statements(models, dialect)])
+        await transaction.execute([*drops, *statements(models, dialect)])
     except IngestdError as error:
         raise CommandError(
             f"nothing was changed: columns have changed, so views must be made anew, and something depends on them:"
@@ -120,7 +135,7 @@ def _relations(dialect: Dialect) -> str:
     )
 
 
-async def _listed(database: Database, dialect: Dialect) -> tuple[set[str], dict[str, tuple[str, str]]]:
+async def _listed(database: Queries, dialect: Dialect) -> tuple[set[str], dict[str, tuple[str, str]]]:
     """What the schema has, and the digest of each listed view and what it reads, in the order in which they were made.
 
     Somebody may have dropped a view that is listed.
@@ -135,7 +150,7 @@ async def _listed(database: Database, dialect: Dialect) -> tuple[set[str], dict[
     return relations, {row["model"]: (row["digest"], row["records"]) for row in rows}
 
 
-async def _places(database: Database, kind: type[Dialect]) -> list[str]:
+async def _places(database: Queries, kind: type[Dialect]) -> list[str]:
     """The schemas with a list that the user may read. Somebody else's table may have the name of the list."""
     schema, table, name = (
         ("database", "table", "name") if kind is ClickHouse else ("table_schema", "table_name", "column_name")

@@ -10,7 +10,8 @@ record. Otherwise it finds the faulty records by the row that the server names, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -113,8 +114,13 @@ class ClickHouseSink(Sink):
     async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
         return await self._server.rows(text)
 
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[ClickHouseSink]:
+        """ClickHouse has no transactions: other runs may change something at the same time."""
+        yield self
+
     async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out one statement after the other: ClickHouse has no transactions."""
+        """Carry out one statement after the other."""
         for statement in statements:
             await self._server.execute(statement)
 

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from ingestd.api import hookimpl
-from ingestd.api.errors import ConfigError, SinkFailure, SinkReject
+from ingestd.api.errors import ConfigError, SinkReject
 from ingestd.api.events import Record
 from ingestd.api.options import Options, Url, is_local, remote_host
 from ingestd.api.sink import Digest, Sink
@@ -32,11 +32,10 @@ from .client import connect, disconnect
 from .errors import told
 from .rows import Row, copy, new_rows, row_of
 from .table import Table
+from .transaction import Transaction, alone
 
 __all__ = ["PostgresOptions", "PostgresSink", "check_url", "not_verified", "register_sinks"]
 
-_ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ingestd')})"
-"""PostgreSQL refuses to create the same schema or view twice at once, `IF NOT EXISTS` or not."""
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^:\[\],]*)(:[0-9]{1,5})?")
 
 
@@ -155,16 +154,11 @@ class PostgresSink(Sink):
         async with self._apart() as connection:
             return [dict(row) for row in await connection.fetch(text)]
 
-    async def execute(self, statements: Sequence[str]) -> None:
-        """Carry out all statements in one transaction, and one such transaction after the other."""
-        async with self._apart() as connection:
-            try:
-                async with connection.transaction():
-                    # Who waits for a lock holds up all later readers.
-                    for statement in ("SET LOCAL lock_timeout = '10s'", _ALONE, *statements):
-                        await connection.execute(statement)
-            except self._asyncpg.DependentObjectsStillExistError as error:
-                raise SinkFailure(f"{error.message}: {error.detail}") from None
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Transaction]:
+        """A transaction on a connection of its own, and one such transaction after the other."""
+        async with self._apart() as connection, alone(connection) as transaction:
+            yield transaction
 
     @asynccontextmanager
     async def _apart(self) -> AsyncIterator[Any]:

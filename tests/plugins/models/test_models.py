@@ -8,8 +8,8 @@ import re
 import socket
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,10 @@ from ingestd.plugins.sinks.postgres import PostgresSink
 from ingestd.validation.schema_files import read_schemas
 from tests.support.chdb_server import chdb_server
 from tests.support.daemon import run_ingestd
+from tests.support.journals import until
+from tests.support.ports import free_port
 from tests.support.postgres_server import postgres_server
+from tests.support.tcp_proxy import tcp_proxy
 from tests.support.warehouse_answers import answers
 from tests.support.warehouses import (
     Warehouse,
@@ -343,11 +346,29 @@ async def test_two_runs_at_once_leave_the_views_of_one(shop: Shop) -> None:
         assert listed == [[len(pair[0]) - 1]]
 
 
+async def test_two_runs_for_different_schemas_leave_no_view_that_the_list_lacks(shop: Shop) -> None:
+    sink = shop.warehouse.sink
+    if not isinstance(sink, PostgresSink):
+        return  # ClickHouse has no transactions
+    dialect = DIALECTS["postgres"](shop.dialect.table, "different")
+    files = read_schemas(None)
+    more, some, fewer = (all_models(files[: len(files) - left], dialect) for left in range(3))
+    for pair in ((more, fewer), (fewer, more)):
+        await apply(sink, some, dialect)
+        await asyncio.gather(*(apply(sink, models, dialect) for models in pair))
+        for models in (some, fewer, more):
+            await apply(sink, models, dialect)
+            assert len(shop.run("SELECT relname FROM pg_class WHERE relnamespace = 'different'::regnamespace")) == len(
+                models
+            )
+
+
 class _Meanwhile:
-    """A database in which another run makes its views between the queries of this one."""
+    """A ClickHouse in which another run makes its views between the queries of this one."""
+
+    engine = "clickhouse"
 
     def __init__(self, database: Database, queries: int, models: Sequence[Model], dialect: Dialect) -> None:
-        self.engine = database.engine
         self.records = database.records
         self._database = database
         self._queries = queries
@@ -360,16 +381,21 @@ class _Meanwhile:
         self._queries -= 1
         return await self._database.query(text)
 
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[_Meanwhile]:
+        yield self
+
     async def execute(self, statements: Sequence[str]) -> None:
-        await self._database.execute(statements)
+        async with self._database.alone() as transaction:
+            await transaction.execute(statements)
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
 async def test_views_that_another_run_makes_or_drops_meanwhile_are_not_foreign(shop: Shop, queries: int) -> None:
     sink = shop.warehouse.sink
-    if not isinstance(sink, Database):
+    if not isinstance(sink, ClickHouseSink):
         return
-    dialect = DIALECTS[shop.dialect.name](shop.dialect.table, f"meanwhile_{queries}")
+    dialect = DIALECTS["clickhouse"](shop.dialect.table, f"meanwhile_{queries}")
     now, later = (all_models(files, dialect) for files in (read_schemas(None), read_schemas(None)[:-1]))
     for others in (now, later):
         await apply(_Meanwhile(sink, queries, others, dialect), now, dialect)
@@ -382,10 +408,11 @@ async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
         return  # others refuse them without a word of ingestd
     owner = shop.warehouse.sink
     assert isinstance(owner, Database)
-    await owner.execute([
-        "CREATE SCHEMA theirs", "CREATE ROLE writer LOGIN PASSWORD 'writer'", "GRANT ALL ON SCHEMA theirs TO writer",
-        f"GRANT INSERT, SELECT (id) ON {owner.records} TO writer",
-    ])  # fmt: skip
+    async with owner.alone() as transaction:
+        await transaction.execute([
+            "CREATE SCHEMA theirs", "CREATE ROLE writer LOGIN PASSWORD 'writer'",
+            "GRANT ALL ON SCHEMA theirs TO writer", f"GRANT INSERT, SELECT (id) ON {owner.records} TO writer",
+        ])  # fmt: skip
     url = urlsplit(str(shop.warehouse.sink.options.url))
     writer = PostgresSink(
         "warehouse",
@@ -396,7 +423,8 @@ async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
         await apply(writer, shop.models, dialect)
     assert shop.run("SELECT 1 FROM pg_class AS c WHERE c.relnamespace = 'theirs'::regnamespace") == []
     await apply(owner, shop.models, dialect)
-    await owner.execute([f"GRANT SELECT ON {owner.records} TO writer"])
+    async with owner.alone() as transaction:
+        await transaction.execute([f"GRANT SELECT ON {owner.records} TO writer"])
     with pytest.raises(CommandError, match="or whose list the user may not read"):
         await apply(writer, shop.models, dialect)
 
@@ -414,8 +442,13 @@ class _Cut:
     async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
         return await self._database.query(text)
 
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[_Cut]:
+        yield self
+
     async def execute(self, statements: Sequence[str]) -> None:
-        await self._database.execute(statements[: self._statements])
+        async with self._database.alone() as transaction:
+            await transaction.execute(statements[: self._statements])
         if self._statements < len(statements):
             raise SinkRetry("the server is gone")
 
@@ -457,6 +490,27 @@ async def test_a_server_that_is_gone_without_a_word_is_not_waited_for(
             await apply(sink, all_models(read_schemas(None), dialect), dialect)
         (found,) = await warehouse.check_models([sink], read_schemas(None))
         assert (found.status, found.text) == ("warning", "its models could not be read: no answer for 0.2 s")
+
+
+async def test_a_server_that_falls_silent_in_the_middle_is_not_waited_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = shop.warehouse.sink
+    if not isinstance(sink, PostgresSink):
+        return
+    monkeypatch.setattr(warehouse, "_PATIENCE", 2.0)
+    url = urlsplit(str(sink.options.url))
+    dialect = DIALECTS["postgres"](shop.dialect.table, "silent")
+    with tcp_proxy(free_port(), url.port or 0) as proxy:
+        beside = url._replace(netloc=url.netloc.replace(f":{url.port}", f":{proxy.port}"))
+        other = PostgresSink("other", PostgresSink.Options(url=Url(beside.geturl())))
+        async with sink.alone():
+            run = asyncio.create_task(apply(other, all_models(read_schemas(None), dialect), dialect))
+            await until(lambda: shop.run("SELECT count(*) AS n FROM pg_locks WHERE NOT granted") == [[1]])
+            proxy.hold()
+            with pytest.raises(CommandError, match="postgres gave no answer for 2 s"):
+                async with asyncio.timeout(60):
+                    await run
 
 
 async def test_the_folder_of_a_lake_may_have_any_name(tmp_path: Path) -> None:
