@@ -44,8 +44,12 @@ class TcpProxy:
 
     def hold(self) -> None:
         """Passes no data on until `let_go`."""
-        self._call(self._requests_flow.clear)
+        self.hold_requests()
         self.hold_answers()
+
+    def hold_requests(self) -> None:
+        """Passes answers on, and no requests until `let_go`."""
+        self._call(self._requests_flow.clear)
 
     def hold_answers(self) -> None:
         """Passes requests on, and no answers until `let_go`."""

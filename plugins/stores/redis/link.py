@@ -202,20 +202,19 @@ class Link:
     async def _send_next(self) -> None:
         batch = self._make_batch()
         self._in_flight.append(batch)
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
         connection = self._connection
         is_sent = connection is None  # then the reader connects, and sends all batches in flight
         try:
             if connection is not None:
-                async with asyncio.timeout(self._limit()):  # a dead server takes no data
-                    await self._send_batch(connection, batch)
+                await self._send_batch(connection, batch)  # the reader leaves a server that takes no data
             is_sent = True
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError) as error:
             _log.debug("sending: %s", error)
         finally:  # `push` runs in the task of an event: if that is cancelled, redis-py has closed the connection
             if not is_sent and self._connection is connection:
                 await self.leave()  # the reader notices it
-            if self._reading is None:
-                self._reading = asyncio.get_running_loop().create_task(self._read(), context=Context())
 
     def _make_batch(self) -> _Batch:
         weight = count = 0

@@ -218,6 +218,38 @@ async def test_a_slow_line_has_time_for_all_that_is_on_its_way(tls: bool, tmp_pa
             assert [text.rstrip() for text in await stored(backend)] == [f"{number}" for number in range(8)]
 
 
+async def test_answers_are_read_while_later_events_wait_for_the_line(server: RedisServer) -> None:
+    with tcp_proxy(free_port(), server.port) as line:
+        async with opened(f"redis://127.0.0.1:{line.port}/0", patience=60.0) as backend:
+            await append(backend, "before")
+            line.pause = 0.005  # seconds for 64 KiB
+            first, later = (
+                [asyncio.create_task(append(backend, f"{kind} {number}".ljust(1_000_000))) for number in range(12)]
+                for kind in ("first", "later")
+            )
+            await until(lambda: int(server.client().info()["total_net_input_bytes"]) > 13_000_000, 30.0)
+            line.hold_requests()
+            await asyncio.wait_for(asyncio.gather(*first), 15.0)
+            line.let_go()
+            await asyncio.gather(*later)
+            assert len(await stored(backend)) == 25
+
+
+async def test_closing_waits_for_a_batch_that_is_being_sent(server: RedisServer) -> None:
+    with tcp_proxy(free_port(), server.port) as proxy:
+        async with opened(f"redis://127.0.0.1:{proxy.port}/0", patience=30.0) as backend:
+            await append(backend, "before")
+            proxy.hold()
+            events = [asyncio.create_task(append(backend, f"{number}".ljust(600_000))) for number in range(12)]
+            await asyncio.sleep(0.02)  # the turn of the last one sends the batch, and waits until the network takes it
+            closing = asyncio.create_task(backend.database.link.close())
+            await asyncio.sleep(0.02)
+            proxy.let_go()
+            await asyncio.wait_for(closing, 20.0)
+            assert [event.done() for event in events] == [True] * 12
+            await asyncio.gather(*events)
+
+
 async def test_an_event_that_is_cancelled_while_it_is_sent_takes_no_answer_of_others(server: RedisServer) -> None:
     with tcp_proxy(free_port(), server.port) as proxy:
         async with opened(f"redis://127.0.0.1:{proxy.port}/0", patience=8.0) as backend:
