@@ -293,7 +293,9 @@ class Runner:
         committing = asyncio.create_task(self._commit(step, count))
         goes_on = asyncio.get_running_loop().time() - self._could_pass_at < _PASSING and not self.status.paused
         try:  # disk or network work on the commit while the next step is prepared
-            if count == len(self._in_hand) and not self._ending and goes_on and (ahead := await self.reader.ahead()):
+            goes_on = goes_on and count == len(self._in_hand) and not self._ending
+            ahead = await self.reader.ahead() if goes_on else ()
+            if ahead and not self._outdated:  # else the next step reads again what a forgotten person has sent
                 await self.consumer.prepare(ahead)
                 self._prepared = True
         finally:

@@ -14,6 +14,7 @@ from ingestd.api.events import Record
 from ingestd.api.journal import Cursor
 from ingestd.api.sink import Sink
 from ingestd.api.store import State
+from ingestd.consumers.group import Consumers
 from ingestd.delivery import SinkConsumer, SinkOptions
 from ingestd.delivery.options import RetryOptions
 from ingestd.delivery.progress import PROGRESS
@@ -103,6 +104,36 @@ async def test_only_one_batch_is_written_ahead_of_the_cursor(tmp_path: Path) -> 
             journal.gate.set()
         assert sink.taken == [*range(1, 51)]
         assert (status.position, status.processed, await delivered(backend)) == (50, 50, 50)
+
+
+class Waiting(Noting):
+    """Its first write ends once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[list[bytes]] = []
+        self.may_end = asyncio.Event()
+
+    async def write(self, batch: Sequence[Record]) -> None:
+        self.writes.append([record.body for record in batch])
+        await self.may_end.wait()
+
+
+async def test_no_write_that_begins_after_an_erasure_has_what_was_read_ahead_of_it(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path) as backend:
+        await append(backend, make_records(40))
+        sink = Waiting()
+        consumers = Consumers(backend.journal, backend.store, [feed(sink)], died=lambda name, error: None)
+        await consumers.start()
+        await until(lambda: len(sink.writes) == 1)
+        await asyncio.sleep(0.05)  # two parts are read ahead
+        blank = b'{"erased":true}'
+        await backend.journal.replace([(record, blank) for record in await backend.journal.read(10, 30)])
+        consumers.person_forgotten()
+        sink.may_end.set()
+        await until(lambda: consumers.statuses[0].pending == 0)
+        await consumers.stop(1)
+        assert [body for bodies in sink.writes[1:] for body in bodies] == [blank] * 30
 
 
 @pytest.mark.logs("sink:noting: the disk is away; it is tried again")
