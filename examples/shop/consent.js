@@ -2,7 +2,7 @@
 
 import { storage } from '/storage.js'
 
-const { consent } = window.ingestd
+const { consent, ready } = window.ingestd
 const NAME = 'shop.consent'
 
 /** `yes`, `no`, or null before a decision. */
@@ -13,7 +13,7 @@ export function decide(yes) {
   consent(yes)
 }
 
-/** Called before any event of the page. */
+/** Called before any event of the page. Once ingestd is there, the decision may be a newer one, of another tab. */
 export function tellDecision() {
-  if (decision()) consent(decision() === 'yes')
+  ready(() => decision() && consent(decision() === 'yes'))
 }

@@ -66,11 +66,11 @@ function listen() {
     later(0)
     if (restored) page()
   })
-  addEventListener('storage', ({ key, newValue }) => {
+  addEventListener('storage', ({ key }) => {
     memory.delete(key) // null: somebody has cleared all, and the page keeps its own
-    // What is told counts, not the cookie, of which a browser tells its processes later. Without a decision, `store`
-    // goes on as before.
-    if (key === 'ingestd.consent' && (newValue || !stores())) decide(newValue === 'yes')
+    // The storage counts: what is told may be older than a decision in this tab, and browsers tell their processes of
+    // the cookie later. Without a decision, `store` goes on as before.
+    if (key === 'ingestd.consent' && (load(key) || !stores())) decide(load(key) === 'yes')
   })
   if (singlePage) watchHistory()
 }
