@@ -34,14 +34,14 @@ class Stored(Protocol):
 
 
 class Queries(Protocol):
-    """What answers SQL."""
+    """A place that answers SQL."""
 
     async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
         """The rows of a result."""
 
 
 class Transaction(Queries, Protocol):
-    """What carries out SQL."""
+    """A place that carries out SQL, too."""
 
     async def execute(self, statements: Sequence[str]) -> None:
         """Carry out all statements, or none if the engine has transactions."""
@@ -55,7 +55,7 @@ class Database(Stored, Queries, Protocol):
     """The name of its dialect."""
 
     def alone(self) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction. If the engine has any, then one begins behind the end of the other."""
+        """A transaction. It waits for the end of the one before, if the engine has transactions."""
 
 
 async def apply(database: Database, models: Sequence[Model], dialect: Dialect) -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -363,14 +363,32 @@ async def test_two_runs_for_different_schemas_leave_no_view_that_the_list_lacks(
             )
 
 
-class _Meanwhile:
-    """A ClickHouse in which another run makes its views between the queries of this one."""
+class _Troubled:
+    """A ClickHouse with trouble."""
 
     engine = "clickhouse"
 
-    def __init__(self, database: Database, queries: int, models: Sequence[Model], dialect: Dialect) -> None:
+    def __init__(self, database: Database) -> None:
         self.records = database.records
         self._database = database
+
+    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
+        return await self._database.query(text)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Self]:
+        yield self
+
+    async def execute(self, statements: Sequence[str]) -> None:
+        async with self._database.alone() as transaction:
+            await transaction.execute(statements)
+
+
+class _Meanwhile(_Troubled):
+    """Another run makes its views between the queries of this one."""
+
+    def __init__(self, database: Database, queries: int, models: Sequence[Model], dialect: Dialect) -> None:
+        super().__init__(database)
         self._queries = queries
         self._models = models
         self._dialect = dialect
@@ -379,15 +397,7 @@ class _Meanwhile:
         if not self._queries:
             await apply(self._database, self._models, self._dialect)
         self._queries -= 1
-        return await self._database.query(text)
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[_Meanwhile]:
-        yield self
-
-    async def execute(self, statements: Sequence[str]) -> None:
-        async with self._database.alone() as transaction:
-            await transaction.execute(statements)
+        return await super().query(text)
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
@@ -429,26 +439,15 @@ async def test_views_that_nobody_could_read_are_not_made(shop: Shop) -> None:
         await apply(writer, shop.models, dialect)
 
 
-class _Cut:
-    """A ClickHouse that is gone after some statements."""
-
-    engine = "clickhouse"
+class _Cut(_Troubled):
+    """It is gone after some statements."""
 
     def __init__(self, database: Database, statements: int) -> None:
-        self._database = database
+        super().__init__(database)
         self._statements = statements
-        self.records = database.records
-
-    async def query(self, text: str) -> Sequence[Mapping[str, Any]]:
-        return await self._database.query(text)
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[_Cut]:
-        yield self
 
     async def execute(self, statements: Sequence[str]) -> None:
-        async with self._database.alone() as transaction:
-            await transaction.execute(statements[: self._statements])
+        await super().execute(statements[: self._statements])
         if self._statements < len(statements):
             raise SinkRetry("the server is gone")
 
